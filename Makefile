@@ -17,32 +17,32 @@ help: ## this list
 demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
 	$(BIN)/laxity demo
 
-# Under coverage they take twice as long, and so would all others that play the core.
+# Coverage doubles the time of tests that play the core, so only these run with it.
 PURE := tests/core tests/policies
 
-test: check $(VENV)/.kserve ## check, then every test, those of the pure rooms with coverage
+test: check $(VENV)/.kserve ## check, then every test, with coverage for the pure rooms
 	$(BIN)/python -m pytest --cov -n 2 $(PURE)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(PURE))
 
-test-clouds: clouds $(VENV)/.dev ## what holds for targets, against Triton and MLServer as well
+test-clouds: clouds $(VENV)/.dev ## the conformance suite of clouds, also against Triton and MLServer
 	$(BIN)/python -m pytest tests/e2e/clouds
 
-check: $(VENV)/.dev ## formatting, lint, types, and who may import whom
+check: $(VENV)/.dev ## formatting, lint, types, and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: $(VENV)/.dev ## rewrite what `check` can mend by itself
+format: $(VENV)/.dev ## fix what `check` can fix automatically
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, beside other servers
+bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, compared with other servers
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
 	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
 
-# Servers of others, each with requirements of its own. Triton's Python backend wants the python3 of
+# Third-party servers, each with its own requirements. Triton's Python backend needs the python3 of
 # Debian 12 or Ubuntu 22.04, with a shared libpython: SYSTEM_PYTHON names it.
 SYSTEM_PYTHON ?= /usr/bin/python3
 CLOUDS := build/clouds
@@ -59,13 +59,13 @@ $(CLOUDS)/mlserver/.made: | interpreter
 	$(CLOUDS)/mlserver/bin/pip install --quiet 'mlserver==1.7.1' onnxruntime
 	@touch $@
 
-compiled: $(VENV)/pyvenv.cfg ## build/compiled: packages whose scheduler is compiled; needs a C compiler
+compiled: $(VENV)/pyvenv.cfg ## build/compiled: packages with a compiled scheduler; needs a C compiler
 	rm -rf build/compiled
 	LAXITY_COMPILED=1 $(PIP) install --quiet --no-deps --target build/compiled .
 	ln -s ../../benchmarks build/compiled/benchmarks
 	@echo "Use it as in: PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/laxity replay ..."
 
-lock: | interpreter ## constraints.txt: the newest versions that fit, for demo and test to install
+lock: | interpreter ## pin the newest versions that fit in constraints.txt, for demo and test
 	$(PYTHON) -m venv --clear build/lock
 	build/lock/bin/pip install --quiet uv
 	build/lock/bin/uv pip compile --quiet --universal --upgrade --python-version 3.10 --extra dev \
@@ -76,7 +76,7 @@ clean: ## remove the virtual environment and everything built
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# A PYTHON that was asked for by name must be the one that runs.
+# If PYTHON was given explicitly, the existing virtual environment must have that version.
 interpreter:
 	@command -v $(PYTHON) >/dev/null || { \
 	  echo "laxity needs Python 3.10 or later; '$(PYTHON)' was not found." >&2; \
@@ -100,11 +100,11 @@ $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
-	@echo "Installing laxity and its tools of development into $(VENV): a minute or two, the first time."
+	@echo "Installing laxity and its development tools into $(VENV): a minute or two, the first time."
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(VENV)/.runtime $@
 
-# Its modules are compiled when they are imported: that is few of them, of very many.
+# --no-compile: only few of its very many modules are imported, and those compile on import.
 $(VENV)/.kserve: examples/clients/kserve.txt $(VENV)/pyvenv.cfg
 	@echo "Installing KServe's SDK, a client of the tests, into $(VENV)/kserve."
 	@$(BIN)/python -m venv $(VENV)/kserve

@@ -1,1 +1,1 @@
-"""Measurements, always as a ratio to something run in the same minutes on the same machine."""
+"""Measurements, always as a ratio to a baseline run in the same minutes on the same machine."""

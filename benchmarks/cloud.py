@@ -1,10 +1,10 @@
-"""What our cloud application costs beside a bare box, and how soon it grows.
+"""The overhead of laxity's cloud application over a bare box, and how soon it scales up.
 
     python -m benchmarks.cloud --json FILE
 
-The same no-op as in `benchmarks.doors`, asked over HTTP by the same bare client: at the door of an
-`edge_agent`, at `laxity cloud up` with one replica, and at Ray Serve with nothing behind it. Then
-64 requests are kept in flight until a second replica serves.
+The bare HTTP client of `benchmarks.doors` asks the same no-op at the door of an `edge_agent`, at
+`laxity cloud up` with one replica, and at Ray Serve with nothing behind it. Then 64 requests are
+kept in flight until a second replica serves.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GROWN_S = 120.0
 
 
 def laxity_cloud(command: str, config: Path, *options: str) -> str:
-    """What `laxity cloud` prints."""
+    """Run `laxity cloud` and return its output."""
     arguments = [sys.executable, "-m", "scheduler.cli", "cloud", command, "--config", str(config)]
     done = subprocess.run([*arguments, *options], stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
@@ -51,7 +51,7 @@ def laxity_cloud(command: str, config: Path, *options: str) -> str:
 
 @contextlib.contextmanager
 def spawned_cloud(folder: Path, models: Path, **settings: Any) -> Iterator[tuple[int, Path]]:
-    """`laxity cloud up`, and `down`.
+    """Run `laxity cloud up`, and `down` at the end of the block.
 
     Yields:
         The port of its HTTP door, and its configuration file.
@@ -68,7 +68,7 @@ def spawned_cloud(folder: Path, models: Path, **settings: Any) -> Iterator[tuple
 
 
 def measure_edge(folder: Path) -> dict[str, float]:
-    """The HTTP door of a box."""
+    """The figures of a box's HTTP door."""
     port = free_port()
     listen = {"native": f"unix://{folder}/bench.sock", "http": f"127.0.0.1:{port}"}
     with spawned_agent(folder, folder / "models", listen=listen):
@@ -77,7 +77,7 @@ def measure_edge(folder: Path) -> dict[str, float]:
 
 
 def measure_cloud(folder: Path) -> dict[str, float]:
-    """One replica of the application."""
+    """The figures of one replica of the application."""
     replicas = {"min": 1, "max": 1}
     with spawned_cloud(folder, folder / "models", replicas=replicas) as (port, _):
         found: dict[str, float] = over_http(port, PATH, binary_body)
@@ -85,7 +85,7 @@ def measure_cloud(folder: Path) -> dict[str, float]:
 
 
 def measure_growth(folder: Path) -> dict[str, float]:
-    """Seconds of load until a second replica serves."""
+    """The seconds under load until a second replica serves."""
     halves = {"min": 1, "max": 2, "cpus": 0.5}
     devices = [{"id": "cpu:0", "cpus": 0.5}]
     body, headers = binary_body(SMALL)
@@ -112,8 +112,8 @@ def measure_growth(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, and writes the figures."""
-    parser = argparse.ArgumentParser(description="what our cloud application costs")
+    """Measure and write the figures."""
+    parser = argparse.ArgumentParser(description="the cost of the cloud application")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     found: dict[str, Any] = {"load_before": os.getloadavg()}
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
-"""Other people's servers of the Open Inference Protocol, to try a box's cloud targets on.
+"""Other servers of the Open Inference Protocol, to test a box's cloud targets.
 
-    python -m benchmarks.clouds triton      # or mlserver; says where, and serves until Ctrl-C
+    python -m benchmarks.clouds triton      # or mlserver; prints its addresses, serves until Ctrl-C
 
-Each serves the handwritten digits (`digits`: `image` float32 [N, 1, 8, 8] to `scores` float32
-[N, 10]) by ONNX Runtime, over HTTP and gRPC on loopback, from a virtual environment of its own,
-because their requirements are not ours. `make clouds` makes both environments in build/clouds;
+Each serves the handwritten digits (`digits`: `image` float32 [N, 1, 8, 8] to `scores` float32 [N,
+10]) with ONNX Runtime, over HTTP and gRPC on loopback. Each has its own virtual environment,
+because their requirements differ from ours. `make clouds` makes both environments in build/clouds;
 `LAXITY_TRITON_PYTHON` and `LAXITY_MLSERVER_PYTHON` name others:
 
     /usr/bin/python3 -m venv build/clouds/triton
@@ -12,8 +12,8 @@ because their requirements are not ours. `make clouds` makes both environments i
     python3 -m venv build/clouds/mlserver
     build/clouds/mlserver/bin/pip install 'mlserver==1.7.1' onnxruntime
 
-Triton's Python backend is built for the Python of Debian 12 and Ubuntu 22.04's libpython; with one
-that pyenv or uv has made, its models do not get ready.
+Triton's Python backend is built for the libpython of Debian 12 and Ubuntu 22.04; with a Python from
+pyenv or uv, its models do not get ready.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ PROGRAMS = Path(__file__).parent / "other_clouds"
 DIGITS = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
 
 Models = Sequence[Mapping[str, Any]]
-"""Each with its `name` and the `path` of an ONNX file, or the `latency` of one that does nothing
-else: `base_ms`, `per_item_ms`, `jitter`."""
+"""Each has its `name` and either the `path` of an ONNX file or the `latency` of a model that only
+takes time: `base_ms`, `per_item_ms`, `jitter`."""
 
 
 def interpreter(name: str) -> str | None:
-    """The Python that has a server; None where there is none."""
+    """The Python that has a server installed, or None."""
     made = ROOT / "build/clouds" / name / "bin/python"
     return os.environ.get(f"LAXITY_{name.upper()}_PYTHON") or (str(made) if made.exists() else None)
 
 
 class OtherCloud:
-    """A server in a process of its own, on ports that stay its own when it is started again.
+    """A server in its own process, on ports that stay the same when it is restarted.
 
     Args:
         name: One of `COMMANDS`.
-        folder: For its files and log.
-        models: What it serves.
-        niceness: Beside other processes of the machine.
-        pair: Certificate and key of its gRPC port; Triton alone takes them.
+        folder: The folder for its files and log.
+        models: The models that it serves.
+        niceness: The niceness of its processes.
+        pair: Certificate and key of its gRPC port; only Triton takes them.
 
     Raises:
-        RuntimeError: There is no interpreter that has it.
+        RuntimeError: No interpreter has the server installed.
     """
 
     def __init__(
@@ -91,19 +91,19 @@ class OtherCloud:
 
     @property
     def http(self) -> str:
-        """HOST:PORT of the protocol over HTTP."""
+        """HOST:PORT of its HTTP door."""
         return f"127.0.0.1:{self._ports[0]}"
 
     @property
     def grpc(self) -> str:
-        """The same over gRPC."""
+        """HOST:PORT of its gRPC door."""
         return f"127.0.0.1:{self._ports[1]}"
 
     def start(self) -> None:
-        """Returns when its models are ready.
+        """Start it, and return when its models are ready.
 
         Raises:
-            RuntimeError: They did not get ready.
+            RuntimeError: The models did not get ready.
         """
         log = self._folder / "cloud.log"
         with log.open("w") as output:
@@ -131,11 +131,11 @@ class OtherCloud:
         return False
 
     def kill(self) -> None:
-        """Ends it and all that it started, at once."""
+        """Kill it and all processes it has started."""
         if self._process is None:
             return
         with contextlib.suppress(psutil.NoSuchProcess):
-            # pytriton's server has a session of its own.
+            # pytriton's server has its own session.
             self._family = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
         self._process.wait()
@@ -145,7 +145,7 @@ class OtherCloud:
         psutil.wait_procs(self._family, END_S)
 
     def stop(self) -> None:
-        """Asks it to end, and sees to it."""
+        """Ask it to end, and kill it if it does not."""
         if self._process is not None:
             self._family = psutil.Process(self._process.pid).children(recursive=True)
             self._process.terminate()
@@ -155,13 +155,13 @@ class OtherCloud:
 
 
 def triton_command(_: Path, python: str, http: int, grpc: int, *pair: str) -> list[str]:
-    """What starts Triton, by nvidia-pytriton."""
+    """The command that starts Triton, through nvidia-pytriton."""
     program = str(PROGRAMS / "triton_server.py")
     return [python, program, "models.json", str(http), str(grpc), *pair]
 
 
 def mlserver_command(folder: Path, python: str, http: int, grpc: int) -> list[str]:
-    """What starts MLServer."""
+    """The command that starts MLServer."""
     ports = {"http_port": http, "grpc_port": grpc, "metrics_port": free_port()}
     settings = {"host": "127.0.0.1", "parallel_workers": 0, "debug": False, **ports}
     (folder / "settings.json").write_text(json.dumps(settings))
@@ -193,8 +193,8 @@ COMMANDS: dict[str, Callable[..., list[str]]] = {
 
 
 def main() -> None:
-    """Serves until it is told to stop."""
-    parser = argparse.ArgumentParser(description="another server to try cloud targets on")
+    """Serve until told to stop."""
+    parser = argparse.ArgumentParser(description="another server, to test cloud targets")
     parser.add_argument("name", choices=COMMANDS)
     name = parser.parse_args().name
     with tempfile.TemporaryDirectory(prefix="laxity-cloud-") as folder:

@@ -1,4 +1,4 @@
-"""A compiled laxity in a folder of its own, to measure or to test."""
+"""Install a compiled laxity in its own folder, to measure or test it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def can_compile() -> bool:
-    """Whether there are a C compiler and Python's headers."""
+    """Whether a C compiler and Python's headers are installed."""
     return bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def install(folder: Path, *options: str, **asked: str) -> subprocess.CompletedProcess[str]:
-    """Installs this checkout compiled, with more options of pip and more in the environment."""
+    """Install this checkout compiled, with more pip options and environment variables."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *options]
     command += ["--disable-pip-version-check", "--target", str(folder), str(ROOT)]
     env = os.environ | {"LAXITY_COMPILED": "1"} | asked

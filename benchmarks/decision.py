@@ -1,12 +1,12 @@
-"""What a decision costs at 1,000 queued requests, and how fast a simulation is played.
+"""The cost of a decision with 1,000 queued requests, and the speed of a simulation.
 
     python -m benchmarks.decision [--policy NAME] [--json FILE]
 
-Four classes of requests with mixed budgets, three targets of unlike speed. The queue is held at
-its length: whatever a batch takes out is submitted anew, so that both kinds of decision (an
-arrival, a batch that is done) are taken in the state that they are about. It is measured twice:
-with budgets in which the queue is served with time to spare, and (`tight_`) with budgets near the
-time that the queue takes, where each admission has to be weighed.
+There are four classes of requests with mixed budgets, and three targets of different speed. The
+queue is kept at its length: for each request that a batch takes out, a new one is submitted. So
+both kinds of decision (at an arrival, at the end of a batch) are measured with a full queue. It is
+measured twice: with budgets that leave time to spare, and (`tight_`) with budgets close to the time
+that the queue takes, where each admission has to be weighed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BASE_MS, ITEM_MS = 2.0, 0.5
 
 
 def batch_ns(target_id: str, model: str, size: int) -> float:
-    """The time of a batch, before noise."""
+    """The time of a batch, without noise."""
     slower = 1 + 0.3 * int(model[-1])
     return (BASE_MS + ITEM_MS * size) * slower * SPEEDS[target_id] * MS
 
@@ -60,7 +60,7 @@ def targets(rng: random.Random) -> Iterator[TargetSpec]:
 
 
 class Bench:
-    """One scheduler in a steady state, and the clock on its decisions."""
+    """One scheduler in a steady state, with its decisions timed."""
 
     def __init__(self, policy: str, budgets_ms: tuple[int, ...]) -> None:
         self.budgets_ms = budgets_ms
@@ -109,12 +109,12 @@ class Bench:
 
 
 def percentile(samples: list[int], share: float) -> float:
-    """In microseconds."""
+    """A percentile of nanoseconds, in microseconds."""
     return sorted(samples)[int(share * (len(samples) - 1))] / 1000
 
 
 def simulated_per_s(policy: str, requests: int) -> float:
-    """How many requests a second the simulator plays at 1.2 times the capacity."""
+    """The requests per second that the simulator plays at 1.2 times the capacity."""
     rng = random.Random(3)
     specs = list(targets(rng))
     mean_ms = sum(batch_ns("cpu:0", kind.model, 16) / 16 for kind in KINDS) / len(KINDS) / MS
@@ -152,7 +152,7 @@ def measure(policy: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policy", choices=sorted(POLICIES), action="append")
     parser.add_argument("--json", type=Path, help="write the figures there")

@@ -1,14 +1,14 @@
-"""What each door costs, beside Ray Serve HTTP, LitServe and mosec in the same run.
+"""The cost of each door, compared with Ray Serve HTTP, LitServe and mosec in the same run.
 
     python -m benchmarks.doors --json FILE [--only NAME,…]
 
 A no-op model (the first element of its input) is asked with 64 bytes and with 600 KB, one request
 at a time (p50), and with 64 in flight. All HTTP contenders are asked by the same bare client on a
-kept-alive connection, whose own cost is small and alike; over gRPC by tritonclient's stubs. The
-large tensor goes as binary data, and once more through shared memory.
+kept-alive connection, whose own cost is small and the same for all; gRPC is asked through
+tritonclient's stubs. The large tensor is sent as binary data, and also through shared memory.
 
-mosec's and Ray Serve's handlers take the tensor's bytes as body and give four back; LitServe takes
-JSON alone, so it gets them in base64.
+The handlers of mosec and Ray Serve take the tensor's bytes as the body and return four bytes.
+LitServe takes only JSON, so it gets them in base64.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Ask = Callable[[], object]
 
 
 class BareHttp:
-    """A connection that sends the same request again and again, and checks the status."""
+    """A connection that sends the same request repeatedly, and checks the status."""
 
     def __init__(self, port: int, path: str, body: bytes, *headers: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
@@ -57,18 +57,18 @@ class BareHttp:
         self._answer = b""
 
     def __call__(self) -> None:
-        """One request and its answer."""
+        """Send one request and read its answer."""
         self.send()
         while not self.receive():
             pass
 
     def send(self) -> None:
-        """Asks."""
+        """Send the request."""
         self._answer = b""
         self.socket.sendall(self._request)
 
     def receive(self) -> bool:
-        """Reads what is there; whether the answer is complete."""
+        """Read available data, and return whether the answer is complete."""
         data = self.socket.recv(65536)
         if not data:
             raise RuntimeError("the server hung up")
@@ -83,12 +83,12 @@ class BareHttp:
         return len(body) >= int(low[place:].split(b"\r\n", 1)[0])
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self.socket.close()
 
 
 def p50_ms(ask: Ask) -> float:
-    """The median of one request at a time, in milliseconds."""
+    """The median latency with one request at a time, in milliseconds."""
     for _ in range(WARM_UP):
         ask()
     seconds = []
@@ -100,7 +100,7 @@ def p50_ms(ask: Ask) -> float:
 
 
 def throughput(connect: Callable[[], BareHttp]) -> float:
-    """Requests per second over `IN_FLIGHT` connections, each one request at a time."""
+    """Requests per second over `IN_FLIGHT` connections, each with one request at a time."""
     count = 0
     with selectors.DefaultSelector() as selector:
         for _ in range(IN_FLIGHT):
@@ -119,7 +119,7 @@ def throughput(connect: Callable[[], BareHttp]) -> float:
 
 
 def threads_throughput(connect: Callable[[], Any]) -> float:
-    """The same with a thread for each, for clients that can only wait."""
+    """The same with a thread per connection, for clients that can only block."""
     counts = [0] * IN_FLIGHT
     barrier = threading.Barrier(IN_FLIGHT)
     end = [0.0]
@@ -162,7 +162,7 @@ def over_http(port: int, path: str, body_of: Callable[[Any], tuple[bytes, tuple[
 
 
 def binary_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:
-    """The Open Inference Protocol, with the tensor as binary data."""
+    """A request of the Open Inference Protocol, with the tensor as binary data."""
     described = {"name": "x", "shape": [1, len(tensor)], "datatype": "FP32"}
     parameters = {"binary_data_size": tensor.nbytes}
     said = {
@@ -174,14 +174,14 @@ def binary_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:
 
 
 def json_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:
-    """The same in JSON alone."""
+    """The same in JSON only."""
     described = {"name": "x", "shape": [1, len(tensor)], "datatype": "FP32"}
     return json.dumps({"inputs": [{**described, "data": tensor.tolist()}]}).encode(), ()
 
 
 @contextlib.contextmanager
 def shared_region(port: int) -> Iterator[Callable[[Any], tuple[bytes, tuple[str, ...]]]]:
-    """A registered region, and the request that names it instead of sending the tensor."""
+    """Register a shared region; yield a function that makes requests which refer to it."""
     from http.client import HTTPConnection
 
     path = Path(f"/dev/shm/laxity-bench-{os.getpid()}")
@@ -232,7 +232,7 @@ def over_grpc(port: int) -> Any:
 
 
 def measure_laxity(folder: Path) -> Any:
-    """Every door of a real agent."""
+    """The figures of every door of a real agent."""
     from scheduler import Client
 
     make_models(folder / "models")
@@ -275,12 +275,12 @@ def measure_laxity(folder: Path) -> Any:
 
 
 def bytes_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:
-    """The tensor's bytes and nothing else."""
+    """The tensor's bytes as the body."""
     return tensor.tobytes(), ("Content-Type: application/octet-stream",)
 
 
 def base64_body(tensor: Any) -> tuple[bytes, tuple[str, ...]]:
-    """The tensor's bytes in JSON."""
+    """The tensor's bytes in JSON, as base64."""
     text = base64.b64encode(tensor.tobytes()).decode()
     return json.dumps({"x": text}).encode(), ("Content-Type: application/json",)
 
@@ -292,7 +292,7 @@ def measure_program(
     arguments: tuple[str, ...] = (),
     body_of: Callable[[Any], tuple[bytes, tuple[str, ...]]] = bytes_body,
 ) -> Any:
-    """The figures of another server; `{port}` in its text or arguments is where it listens."""
+    """The figures of another server; `{port}` in its text or arguments stands for its port."""
     port = free_port()
     filled = text.replace("{port}", str(port)).replace("{{", "{").replace("}}", "}")
     with program(folder, filled, *(a.replace("{port}", str(port)) for a in arguments)):
@@ -310,7 +310,7 @@ def measure_program(
 
 
 def contenders(folder: Path) -> dict[str, Callable[[], Any]]:
-    """What can be measured, by name."""
+    """The functions that measure each contender, by name."""
     mosec = ("--address", "127.0.0.1", "--port", "{port}", "--max-body-size", "10000000")
     return {
         "laxity": lambda: measure_laxity(folder),
@@ -321,8 +321,8 @@ def contenders(folder: Path) -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
-    parser = argparse.ArgumentParser(description="what each door costs")
+    """Measure, print a table and write the file."""
+    parser = argparse.ArgumentParser(description="the cost of each door")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--only", help="names, separated by commas")
     arguments = parser.parse_args()

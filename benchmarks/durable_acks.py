@@ -1,11 +1,11 @@
-"""What it takes to have a durable task accepted: on disk, synced, acknowledged.
+"""The time to get a durable task accepted: written to disk, synced, acknowledged.
 
     python -m benchmarks.durable_acks --json FILE
 
 A caller submits tasks of 16 bytes to `benchmarks.task_box` (the real door, store and feeder,
-without Ray) through the Python API: one after the other, and with many in flight, where what comes
-while the disk is busy shares the next sync. No target has the model, so nothing runs meanwhile.
-`sync_p50_ms` is what the disk takes to append 4 KB to a file and sync it, with nothing around it.
+without Ray) through the Python API: one at a time, and with many in flight, where tasks that arrive
+while the disk is busy share the next sync. No target has the model, so nothing runs meanwhile.
+`sync_p50_ms` is the time in which the bare disk appends 4 KB to a file and syncs it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IN_FLIGHT = {16: 4_000, 64: 8_000, 512: 16_000}
 
 
 def sync_p50_ms(folder: Path) -> float:
-    """The median of an append of 4 KB and its fdatasync."""
+    """The median time of an append of 4 KB and its fdatasync."""
     number = os.open(folder / "sync", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     seconds = []
     for _ in range(200):
@@ -43,7 +43,7 @@ def sync_p50_ms(folder: Path) -> float:
 
 
 async def measure(folder: Path) -> dict[str, Any]:
-    """The figures."""
+    """Measure all figures."""
     box = KilledBox(folder, busy_ms=0)
     box.start()
     found: dict[str, Any] = {"sync_p50_ms": sync_p50_ms(folder)}
@@ -84,10 +84,10 @@ def _figures(seconds: list[float], total_s: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, and writes the figures."""
+    """Measure and write the figures."""
     parser = argparse.ArgumentParser(description="acknowledgements of durable tasks")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--folder", type=Path, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, help="a folder on the disk to measure")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="laxity-acks-", dir=arguments.folder) as name:
         write_figures(asyncio.run(measure(Path(name))), arguments.json)

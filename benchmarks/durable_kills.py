@@ -1,25 +1,26 @@
-"""Kills what keeps durable tasks at random moments, and counts what became of them.
+"""Kill a box with durable tasks at random moments, and count what became of the tasks.
 
     python -m benchmarks.durable_kills --kills 200 --tasks 10000 --json FILE
     python -m benchmarks.durable_kills --box real --life 4 --kills 200 --tasks 10000 --json FILE
 
-By default what is killed (SIGKILL) is `benchmarks.task_box`: the real native door, driver,
-policy, store and feeder in one process, without Ray around it. Its worker is a process of its own
-that stays, on the real link, with a device that only takes time; it writes down what it runs.
-With `--box real` it is an `edge_agent` (`benchmarks.killed_agent`): mostly its scheduler actor,
-which Ray brings back, now and then its worker, or all of its processes, and it is started again.
+By default `benchmarks.task_box` is killed (SIGKILL): the real native door, driver, policy, store
+and feeder in one process, without Ray. Its worker is a separate process that stays alive, on the
+real link, with a device that only takes time; it logs what it runs. With `--box real` the victim is
+an `edge_agent` (`benchmarks.killed_agent`): mostly its scheduler actor, which Ray restarts,
+sometimes its worker, and sometimes all its processes, after which the agent is started again.
 
-Each task has a number and a result that follows from it. A caller submits them one after the other,
-many in flight, as many in each life, and submits each again under its own id until it is
-acknowledged. A fifth of the lives end as soon as the door is open, while tasks are read from disk.
+Each task has a number that determines its result. A caller submits tasks in order with many in
+flight, the same number in each life, and resubmits each under its own id until it is acknowledged.
+A fifth of the lives end as soon as the door is open, while tasks are read from disk.
 
-SIGKILL loses what is in the process, not what the kernel holds: what a power cut leaves of the log
-is for tests/durable/test_database.py, which tears it at any byte.
+SIGKILL loses the data in the process, not what the kernel holds. What a power cut leaves of the log
+is tested in tests/durable/test_database.py, which tears it at any byte.
 
 The figures: `acknowledged` tasks; `lost`, acknowledged but unknown or without a result afterwards;
-`wrong` results; `ended_twice`, tasks whose outcome changed once it was seen; `resubmitted`, sent
-again after an error (what a lost connection leaves open the client itself sends again); without
-`--box real` also `run_again`, tasks that ran more than once, and `runs`, how often all were run.
+`wrong` results; `ended_twice`, tasks whose outcome changed after it was seen; `resubmitted`, sent
+again after an error (after a lost connection the client itself resubmits, which does not count).
+Without `--box real` also `run_again`, tasks that ran more than once, and `runs`, the total number
+of runs.
 """
 
 from __future__ import annotations
@@ -54,50 +55,50 @@ DEADLINE_S = 24 * 3600.0
 FETCHED_AT_ONCE = 200
 READY_S = 300
 EARLY, EARLY_S = 0.2, 0.2
-"""That share of lives ends so soon after the door is open."""
+"""This share of lives ends within this time of the door's opening, in seconds."""
 
 
 class Victim(Protocol):
-    """What keeps tasks and is killed.
+    """The box that keeps tasks and is killed.
 
     Attributes:
-        url: Of its native door.
-        model: What tasks ask for.
+        url: The URL of its native door.
+        model: The model of the tasks.
     """
 
     url: str
     model: str
 
     def inputs(self, number: int) -> dict[str, Any]:
-        """What a task asks with."""
+        """The inputs of a task."""
 
     def is_right(self, number: int, outputs: Any) -> bool:
-        """Whether that is what its result must be."""
+        """Whether a task's result is right."""
 
     def start(self) -> None:
-        """Starts what was killed and does not come back by itself."""
+        """Start what was killed and does not restart by itself."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it, or part of it, with SIGKILL."""
 
     def drain(self) -> None:
-        """Ends it as it is to be ended."""
+        """End it in the orderly way."""
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Kill what is left."""
 
     def figures(self) -> dict[str, Any]:
-        """What it knows of how it went."""
+        """Its own figures."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the caller has seen.
+    """The caller's observations.
 
     Attributes:
-        acknowledged: The numbers of the tasks that are said to be kept.
-        seen: The outcomes that were seen while the box was being killed.
-        counts: What else happened.
+        acknowledged: The numbers of the acknowledged tasks.
+        seen: The outcomes seen while the box was being killed, by task number.
+        counts: Counts of other observations.
     """
 
     acknowledged: set[int] = field(default_factory=set)
@@ -106,7 +107,7 @@ class Tally:
 
 
 def with_its_parent(target: Callable[..., None], *arguments: Any) -> None:
-    """Runs something in a process that ends with the one that started it, however that ends."""
+    """Run `target`, and end this process when its parent ends, however that ends."""
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -124,27 +125,27 @@ class KilledBox:
     model = MODEL
 
     def __init__(self, folder: Path, busy_ms: float) -> None:
-        """Starts the worker, for whose device a task takes so long."""
+        """Start the worker; each task keeps its device busy for `busy_ms`."""
         self.folder = folder
         self.url = f"unix://{folder}/s.sock"
         self.log = folder / "runs.log"
         self._busy_ms = busy_ms
-        # Boxes are forked from a process that has imported everything: they start at once.
+        # Boxes are forked from a process with everything imported, so that they start at once.
         self._forks = multiprocessing.get_context("forkserver")
         self._forks.set_forkserver_preload(["benchmarks.task_box"])
         self._worker = self._start(run_worker, folder / "w.sock", self.log)
         self._box: BaseProcess | None = None
 
     def inputs(self, number: int) -> dict[str, Any]:
-        """What a task asks with."""
+        """The inputs of a task."""
         return {"x": np.array([number, self._busy_ms])}
 
     def is_right(self, number: int, outputs: Any) -> bool:
-        """Whether that is what its result must be."""
+        """Whether a task's result is right."""
         return bool(outputs["y"][0] == 2 * number)
 
     def start(self) -> None:
-        """Starts the box."""
+        """Start the box."""
         self._box = self._start(serve, self.folder, self.folder / "w.sock", Bounds())
 
     def _start(self, target: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -153,13 +154,13 @@ class KilledBox:
         return process
 
     def kill(self) -> None:
-        """Ends the box with SIGKILL."""
+        """Kill the box with SIGKILL."""
         assert self._box is not None
         self._box.kill()
         self._box.join()
 
     def drain(self) -> None:
-        """Ends the box as it is to be ended."""
+        """End the box in the orderly way."""
         assert self._box is not None
         self._box.terminate()
         self._box.join(60)
@@ -167,7 +168,7 @@ class KilledBox:
             raise RuntimeError(f"the box ended with {self._box.exitcode}")
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Kill what is left."""
         for process in (self._worker, self._box):
             if process is not None:
                 process.kill()
@@ -185,7 +186,7 @@ class KilledBox:
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncIterator[AsyncClient]:
-    """A client, once the box is there."""
+    """A client, once the box accepts connections."""
     client = AsyncClient(url)
     try:
         await client.connect(READY_S)
@@ -197,7 +198,7 @@ async def connected(url: str) -> AsyncIterator[AsyncClient]:
 async def submit_all(
     box: Victim, tasks: int, allowed: asyncio.Semaphore, pace_s: float, tally: Tally
 ) -> None:
-    """Submits every task until it is acknowledged, as many as are allowed by now."""
+    """Submit each task until it is acknowledged, and only as many tasks as are allowed yet."""
     pending = asyncio.Semaphore(IN_FLIGHT)
 
     async def submit(client: AsyncClient, number: int) -> None:
@@ -226,7 +227,7 @@ async def submit_all(
 
 
 async def watch(url: str, tasks: int, tally: Tally) -> None:
-    """Looks at tasks at random while the box is being killed, until cancelled."""
+    """Look at random tasks while the box is being killed, until cancelled."""
     chance = random.Random(1)
     async with connected(url) as client:
         while True:
@@ -240,15 +241,15 @@ async def watch(url: str, tasks: int, tally: Tally) -> None:
 
 
 async def wait_for_models(url: str) -> None:
-    """Waits until the box would take a task.
+    """Wait until the box would accept a task.
 
     Raises:
-        RuntimeError: It does not get that far.
+        RuntimeError: It does not get ready.
     """
     end_s = time.monotonic() + READY_S
     async with connected(url) as client:
         while True:
-            # What is killed by now may still be the one that answers.
+            # A process that is being killed may still be the one that answers.
             with contextlib.suppress(LaxityError, ConnectionError):
                 if (await client.models())["models"]:
                     return
@@ -264,7 +265,7 @@ async def kill_again_and_again(
     allow: Callable[[int], None],
     submitting: asyncio.Task[None],
 ) -> int:
-    """Kills and starts the box; how many of the kills came while tasks were being submitted."""
+    """Kill and start the box repeatedly; return the number of kills while tasks were submitted."""
     chance = random.Random(2)
     during = 0
     for kill in range(kills):
@@ -287,7 +288,7 @@ async def kill_again_and_again(
 
 
 async def look_afterwards(box: Victim, tally: Tally) -> None:
-    """Fetches every task that was acknowledged."""
+    """Fetch the result of every acknowledged task."""
     pending = asyncio.Semaphore(FETCHED_AT_ONCE)
 
     async def fetch(client: AsyncClient, number: int) -> None:
@@ -310,12 +311,12 @@ async def look_afterwards(box: Victim, tally: Tally) -> None:
 
 
 async def measure(box: Victim, kills: int, tasks: int, longest_s: float) -> dict[str, Any]:
-    """Plays it all; the figures."""
+    """Run the whole experiment and return the figures."""
     tally = Tally()
     allowed = asyncio.Semaphore(0)
 
     def allow(kill: int) -> None:
-        """Lets the next part of the tasks in, for all of which an average life has time."""
+        """Allow the next part of the tasks; an average life has time for all of them."""
         for _ in range((kill + 1) * tasks // kills - kill * tasks // kills):
             allowed.release()
 
@@ -348,9 +349,9 @@ async def measure(box: Victim, kills: int, tasks: int, longest_s: float) -> dict
 
 
 def main() -> int:
-    """Measures, writes the figures, and fails where a promise was broken."""
+    """Measure, write the figures, and fail if a promise was broken."""
     parser = argparse.ArgumentParser(description="kill -9 of the process that keeps the tasks")
-    parser.add_argument("--box", choices=("bare", "real"), default="bare", help="what is killed")
+    parser.add_argument("--box", choices=("bare", "real"), default="bare", help="the box to kill")
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument(

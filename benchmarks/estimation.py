@@ -1,14 +1,14 @@
-"""How well latency is estimated: promised against observed quantiles, steady and after a step.
+"""How well latency is estimated: promised and observed quantiles, steady and after a step.
 
     python -m benchmarks.estimation [--json FILE]
 
-A curve of four batch sizes is fed with batches of random sizes. Each batch is predicted when the
-one before it is still running, as at a target that holds two, and compared with its true time.
+A curve of four batch sizes observes batches of random sizes. Each batch is predicted while the
+previous one is still running, as at a target that holds two, and compared with its true time.
 `coverage` is the share of batches within the predicted quantile while nothing changes, over all
-seeds and for the batch size that is worst off. `step` is the same around a moment from which on
-every batch takes a multiple of the time: how many batches until drift was seen, and the share in
-the first 50 batches and in the 200 after them. The remembered level moves as well when nothing
-has changed, now and then: `false_alarms` counts that per 10,000 batches.
+seeds and for the worst batch size. `step` is the same around a step after which every batch takes a
+multiple of its time: the number of batches until drift was detected, and the coverage in the first
+50 batches and in the next 200. Drift is sometimes detected although nothing has changed;
+`false_alarms` counts that per 10,000 batches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def lognormal(sigma: float) -> Noise:
 
 
 def heavy(rng: random.Random) -> float:
-    """A Pareto tail whose variance is only just finite, on 5 % noise."""
+    """A Pareto tail with barely finite variance, on 5 % noise."""
     return (0.8 + 0.2 * rng.paretovariate(2.1)) * rng.lognormvariate(0, 0.05)
 
 
@@ -54,7 +54,7 @@ def bimodal(rng: random.Random) -> float:
 
 
 def wandering(memory: float) -> Noise:
-    """Slow batches come together: 15 % noise that remembers, on 5 % that does not."""
+    """Slow batches come in clusters: 15 % autocorrelated noise on 5 % independent noise."""
     level = 0.0
 
     def noise(rng: random.Random) -> float:
@@ -76,12 +76,12 @@ WANDERING = {f"wandering {memory}": wandering(memory) for memory in (0.9, 0.98, 
 
 
 class Rig:
-    """One curve, and the truth that it is to learn.
+    """One curve, and the true latency that it has to learn.
 
     Args:
-        noise: By what the time of each batch is multiplied.
-        seed: Of all chance.
-        item_ms: What each item adds to 2 ms.
+        noise: Draws the factor on the time of each batch.
+        seed: Seeds all randomness.
+        item_ms: The time that each item adds to the base of 2 ms.
     """
 
     def __init__(self, noise: Noise, seed: int, item_ms: float = 1.0) -> None:
@@ -101,7 +101,7 @@ class Rig:
         return size, [self.curve.predict(size, quantile) for quantile in QUANTILES]
 
     def batch(self) -> tuple[int, list[bool]]:
-        """Finishes a batch: its size, and which of its predictions were kept."""
+        """Finish a batch; return its size and which of its predictions held."""
         size, predicted = self.ahead
         self.ahead = self._dispatch()
         sample_ns = self.sample_ns(size)
@@ -110,7 +110,7 @@ class Rig:
 
 
 def coverage(noise: Noise, item_ms: float = 1.0) -> dict[str, Any]:
-    """The observed quantiles while nothing changes."""
+    """The coverage while nothing changes."""
     kept = {size: [0] * len(QUANTILES) for size in SIZES}
     counts = dict.fromkeys(SIZES, 0)
     drifts = versions = 0
@@ -134,7 +134,7 @@ def coverage(noise: Noise, item_ms: float = 1.0) -> dict[str, Any]:
 
 
 def step(noise: Noise, factor: float) -> dict[str, Any]:
-    """The observed quantiles around a step of the true latency."""
+    """The coverage after a step of the true latency."""
     figures: dict[str, Any] = {}
     seen: list[int] = []
     first, after = [0] * len(QUANTILES), [0] * len(QUANTILES)
@@ -160,7 +160,7 @@ def step(noise: Noise, factor: float) -> dict[str, Any]:
 
 
 def observe_us() -> float:
-    """What learning from one batch costs, with all quantiles asked for after it."""
+    """The cost of learning from one batch and then reading both ladders, in microseconds."""
     rig = Rig(lognormal(0.1), 0)
     sizes = [rig.rng.choice(SIZES) for _ in range(20_000)]
     samples = [rig.sample_ns(size) for size in sizes]
@@ -173,7 +173,7 @@ def observe_us() -> float:
 
 
 def measure() -> dict[str, Any]:
-    """All figures."""
+    """Measure all figures."""
     steady = {**NOISES, **WANDERING}
     return {
         "coverage": {name: coverage(noise) for name, noise in steady.items()},
@@ -188,7 +188,7 @@ def measure() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()

@@ -1,11 +1,12 @@
-"""How soon after its deadline a request hears that it expired, while its device does nothing.
+"""How soon after its deadline a request hears that it expired, while its device is stuck.
 
     python -m benchmarks.expiry --json FILE [--rounds N]
 
-In each round the worker is stopped (SIGSTOP), as if in a batch without end, and two clients of a
-door ask at once, with deadlines of 40 to 60 ms that the scheduler believes it can meet. Reported is
-when each heard that its request expired, relative to the deadline that it had set, in milliseconds:
-below 0 is before. In between, the worker does ordinary work, so that its profile stays what it was.
+In each round the worker is stopped (SIGSTOP), as if in an endless batch, and two clients of a door
+ask at the same time, with deadlines of 40 to 60 ms that the scheduler believes it can meet. The
+figures are the times at which they heard of the expiry, relative to the deadlines that they had
+set, in milliseconds; negative means before. Between rounds the worker does ordinary work, so that
+its learned latencies stay the same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GIVE_UP_S = 5.0
 CALM_REQUESTS = 60
 
 Ask = Callable[[float], str]
-"""Asks with a budget in milliseconds; the outcome that was heard."""
+"""Asks with a budget in milliseconds; returns the outcome."""
 
 Door = Callable[[], contextlib.AbstractContextManager[Ask]]
 """Makes a client."""
@@ -52,7 +53,7 @@ Door = Callable[[], contextlib.AbstractContextManager[Ask]]
 
 @contextlib.contextmanager
 def native(url: str) -> Iterator[Ask]:
-    """By the Python client, which keeps the time itself as well."""
+    """Ask through the Python client, which also watches the deadline itself."""
     with Client(url) as client:
 
         def ask(budget_ms: float) -> str:
@@ -67,7 +68,7 @@ def native(url: str) -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def http(port: int) -> Iterator[Ask]:
-    """Over a connection that is kept alive."""
+    """Ask over HTTP, with a new connection for each request."""
     body, headers = binary_body(SMALL)
 
     def ask(budget_ms: float) -> str:
@@ -89,7 +90,7 @@ def http(port: int) -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def over_grpc(port: int) -> Iterator[Ask]:
-    """With `parameters.timeout`, so that the client's own library does not end it."""
+    """Ask with `parameters.timeout`, so that the client's own library does not end the call."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = stubs.GRPCInferenceServiceStub(channel)
         tensor = pb.ModelInferRequest.InferInputTensor(name="x", datatype="FP32", shape=[1, 16])
@@ -117,7 +118,7 @@ def heard(ask: Ask, budget_ms: float) -> tuple[str, float]:
 
 
 def measure(door: Door, rounds: int, pid: int) -> dict[str, Any]:
-    """Figures of one door."""
+    """The figures of one door."""
     chance = random.Random(1)
     outcomes: Counter[str] = Counter()
     late_ms: list[float] = []
@@ -142,7 +143,7 @@ def measure(door: Door, rounds: int, pid: int) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """A process that does nothing meanwhile."""
+    """Stop a process during the block."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -151,10 +152,10 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measures every door."""
+    """Measure every door."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    parser.add_argument("--rounds", type=int, default=100, help="of two requests, for each door")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of two requests, per door")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

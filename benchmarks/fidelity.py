@@ -1,19 +1,20 @@
-"""How near the simulator is to a running box: the same requests to both, over many workloads.
+"""How close the simulator is to a running box: the same requests to both, in many workloads.
 
     python -m benchmarks.fidelity --json FILE [--rounds N] [--seconds S] [--points N] [--seed N]
 
 A real agent runs three devices: OpenVINO on the first core, ONNX Runtime on the second, and an
-emulated cloud behind an emulated link. They are profiled, and then watched while they serve a
-workload that is none of the points; the simulator is told of the box only what the daemon was
-(its profiles), and what its journal says of that time (how long batches really took, and what the
-way to the box takes). Nothing is fitted to a point.
+emulated cloud behind an emulated link. They are profiled, and then observed while they serve a
+workload that is none of the points. The simulator gets only what the daemon had (its profiles), and
+what its journal says of that observation (how long batches really took, and the transfer times to
+the box). Nothing is fitted to a point.
 
 Each point is a load, a coefficient of variation of the gaps between requests, and a deadline as a
-multiple of the fastest target's latency. Its requests are sent to the box (open loop) and played
-in the simulator with the same policy, several times with other chance in the service times. All
-points are played in several rounds, each in another order and with other requests, and a point's
-figures are those of all its rounds together.
-docs/fidelity.md says what came of it.
+multiple of the fastest target's latency. Its requests are sent to the box (open loop) and played in
+the simulator with the same policy, several times with different random service times. All points
+are played in several rounds, each in another order and with other requests, and a point's figures
+cover all its rounds.
+
+For the results see docs/fidelity.md.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ MAX_BATCH = 4
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Starts the box, learns it, and goes through the points."""
+    """Start the box, learn its latencies, and go through the points."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     devices = [
         {"id": "cpu:0", "cores": cores[:1], "runtimes": ["openvino"]},
@@ -85,7 +86,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
-    """All points, with a table as they are done."""
+    """Play all points, and print a table row as each is done."""
     began_s = time.time()
     say(HEADER)
     comparisons = compared(box, arguments)
@@ -110,7 +111,7 @@ def go_through(box: Box, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def compared(box: Box, arguments: argparse.Namespace) -> list[Comparison]:
-    """All points, played in rounds: a device that is slow for a minute is so for a round only."""
+    """Play all points in rounds, so that a device slow for a minute affects a single round."""
     played: dict[Point, list[Round]] = {}
     before = box.probe(arguments.seed)
     for number in range(1, arguments.rounds + 1):
@@ -128,7 +129,7 @@ def compared(box: Box, arguments: argparse.Namespace) -> list[Comparison]:
 
 
 def described(fleet: Fleet) -> Iterator[dict[str, Any]]:
-    """Medians of what was profiled and of what was observed, in milliseconds."""
+    """Medians of the profiled and of the observed latencies, in milliseconds."""
     for device in fleet.devices:
         for offer in device.spec.offers:
             for size, samples in offer.latency_ns.items():
@@ -147,18 +148,20 @@ def described(fleet: Fleet) -> Iterator[dict[str, Any]]:
 
 
 def main(argv: Iterable[str] | None = None) -> None:
-    """Measures, prints and writes the file."""
+    """Measure, print and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write all figures to this file")
-    parser.add_argument("--points", type=int, help="only so many of the points")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each point and round")
-    parser.add_argument("--rounds", type=int, default=3, help="so often each point is played")
-    parser.add_argument("--learn-seconds", type=float, default=20.0, help="of each watched load")
+    parser.add_argument("--points", type=int, help="play only so many of the points")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="length of each point and round"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often each point is played")
+    parser.add_argument(
+        "--learn-seconds", type=float, default=20.0, help="length of each learning load"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--policy", default="goodput")
-    parser.add_argument(
-        "--niceness", type=int, default=0, help="of the box, beside others on the machine"
-    )
+    parser.add_argument("--niceness", type=int, default=0, help="niceness of the box's processes")
     arguments = parser.parse_args(None if argv is None else list(argv))
     found = measure(arguments)
     for key, value in found["verdict"].items():

@@ -1,4 +1,4 @@
-"""The running half of the fidelity benchmark: the box, how it is watched, and who else is there."""
+"""The live half of the fidelity benchmark: the box, its observation, and other processes."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from replay.simulator import Arrival
 from scheduler import Client
 
 REPEATS = 4
-"""Simulations of a point, each with other service times."""
+"""The number of simulations of a point, each with other service times."""
 
 CALM_PCT = 10.0
-"""A workload begins when other processes take less of the machine than this."""
+"""A workload starts when other processes use less of the machine than this."""
 
 WAIT_S = 6.0
-"""So long a calm moment is waited for."""
+"""How long to wait for a calm moment, in seconds."""
 
 LEARN_LOADS = (0.6, 0.9, 1.2)
-"""The loads of the workloads from which the truth is learned."""
+"""The loads of the workloads from which the true latencies are learned."""
 
 PROBE_S = 6.0
 
@@ -52,20 +52,20 @@ LINK = {"rtt_ms": 16.0, "mbps": 100.0}
 
 
 class Others:
-    """What processes that are not of the box take of the machine, from now on."""
+    """Measures how much CPU processes outside the box use, from now on."""
 
     def __init__(self) -> None:
         self._last = self._now()
 
     def share_pct(self) -> float:
-        """Since the last time, in percent of all processors."""
+        """The use since the last call, in percent of all CPUs."""
         last, self._last = self._last, self._now()
         own_s, busy_s, all_s = (now - then for now, then in zip(self._last, last, strict=True))
         return max(0.0, 100 * (busy_s - own_s) / all_s)
 
     def _now(self) -> tuple[float, float, float]:
         times = psutil.cpu_times()
-        whole_s = sum(times[:8])  # Those of guests are counted with the user's.
+        whole_s = sum(times[:8])  # Guest time is already counted as user time.
         own_s = 0.0
         me = psutil.Process()
         for process in (me, *me.children(recursive=True)):
@@ -76,14 +76,14 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a workload was, and what the box made of it.
+    """A workload and its results at the box.
 
     Attributes:
-        requests: What was sent.
-        endings: How that ended.
-        from_ns: When it began, on the monotonic clock.
-        until_ns: When all had ended.
-        others_pct: How much of the machine processes that are not of the box took meanwhile.
+        requests: The requests sent.
+        endings: How they ended.
+        from_ns: When the workload began, on the monotonic clock.
+        until_ns: When all requests had ended.
+        others_pct: How much of the machine processes outside the box used meanwhile.
     """
 
     requests: list[Arrival]
@@ -94,17 +94,17 @@ class Played:
 
 
 class Box:
-    """A running agent, and what is known of it.
+    """A running agent, and what was learned about it.
 
     Args:
-        url: Its native door.
-        folder: Where its journal is.
-        policy: What decides there.
+        url: The URL of its native door.
+        folder: The folder with its journal.
+        policy: Its policy.
 
     Attributes:
-        told: What its scheduler was told: a fleet with the profiles for truth.
-        truths: What is true of each target, once that was learned.
-        caller: The way to it.
+        told: What its scheduler knows: a fleet whose truth is the profiles.
+        truths: The learned truth of each target.
+        caller: The delays between caller and box.
     """
 
     def __init__(self, url: str, folder: Path, policy: str) -> None:
@@ -112,7 +112,7 @@ class Box:
         self.policy = policy
         self.journal = folder / "state" / "journal"
         link = Link(round(LINK["rtt_ms"] * MS), 8e3 / LINK["mbps"])
-        time.sleep(REST_S)  # The journal is written a little later.
+        time.sleep(REST_S)  # The journal is written with some delay.
         specs = targets(self.journal, lambda _: None)
         devices = [Device(spec, link if spec.remote else None) for spec in specs]
         self.told = Fleet("box", tuple(devices))
@@ -122,10 +122,10 @@ class Box:
             self.pid = int(client.status()["pid"])
 
     def learn(self, seconds: float, seed: int) -> None:
-        """Watches the box while it serves, so that simulations can be true to it.
+        """Observe the box while it serves, to learn the truth for simulations.
 
-        The scheduler shares a core with the first device and the generator with the second: what
-        a request takes of their time is missing to what runs there.
+        The scheduler shares a core with the first device, and the load generator with the second,
+        so the CPU time that they spend on a request is taken from the device.
         """
         watched = {"cpu:0": psutil.Process(self.pid), "cpu:1": psutil.Process()}
         taken: dict[str, list[float]] = {name: [] for name in watched}
@@ -137,7 +137,7 @@ class Box:
             for name, process in watched.items():
                 taken[name].append(_cpu_s(process) - before[name])
         counts = [float(len(played.requests)) for played in all_played]
-        # What is there without requests is part of every batch's time.
+        # Their CPU use without requests is already part of every batch's time.
         shared = {name: round(slope(counts, cpu_s) * 1e9) for name, cpu_s in taken.items()}
         seen = self.observation(all_played)
         self.truths = {
@@ -148,7 +148,7 @@ class Box:
         self.caller = observed_caller(endings, shared["cpu:0"])
 
     def probe(self, seed: int) -> Played:
-        """A short workload, to see how fast the devices are just then."""
+        """Play a short workload, to see how fast the devices are now."""
         return self.play(self.requests(PROBE, PROBE_S, seed))
 
     def requests(self, point: Point, seconds: float, seed: int) -> list[Arrival]:
@@ -156,7 +156,7 @@ class Box:
         return list(experiment(point, self.told, seconds).arrivals(seed))
 
     def play(self, requests: list[Arrival]) -> Played:
-        """Sends requests, after a rest."""
+        """Send requests, after a rest."""
         self.calm()
         endings: list[LiveEnding] = []
         others = Others()
@@ -166,7 +166,7 @@ class Box:
         return Played(requests, endings, from_ns, time.monotonic_ns(), others.share_pct())
 
     def calm(self) -> None:
-        """Rests, and waits for a moment in which others leave the machine alone, but not long."""
+        """Rest, and wait for a limited time until other processes leave the machine idle."""
         until_s = time.monotonic() + WAIT_S
         others = Others()
         time.sleep(REST_S)
@@ -174,7 +174,7 @@ class Box:
             time.sleep(1)
 
     def observation(self, all_played: Sequence[Played]) -> Observation:
-        """What the journal says of some workloads."""
+        """The journal's observations of some workloads."""
         steps = [
             (at_ns, step)
             for at_ns, step in read_journal(self.journal, lambda _: None)
@@ -183,16 +183,16 @@ class Box:
         return Observation(steps, self.told.targets())
 
     def fleet(self, truths: Mapping[str, Truth]) -> Fleet:
-        """What the scheduler was told, with something else for truth."""
+        """The fleet that the scheduler knows, with another truth."""
         devices = [replace(device, truth=truths[device.spec.id]) for device in self.told.devices]
         return replace(self.told, devices=tuple(devices))
 
     def compare(self, played: Played, around: Sequence[Played]) -> Round:
-        """Simulates what was played.
+        """Simulate a workload that was played.
 
         Args:
-            played: What the box made of it.
-            around: The probes before it and after it.
+            played: The workload and its results at the box.
+            around: The probes before and after it.
         """
         near = self.observation(around)
         paces = {name: near.pace(name, truth) for name, truth in self.truths.items()}
@@ -237,7 +237,7 @@ def _cpu_s(process: psutil.Process) -> float:
 
 @contextlib.contextmanager
 def unhindered() -> Iterator[None]:
-    """Lets this process, which must send in time, go before all others, where it may."""
+    """Give this process, which must send in time, real-time priority if allowed."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
@@ -249,12 +249,12 @@ def unhindered() -> Iterator[None]:
 
 
 def pin(pid: int, core: int) -> None:
-    """Keeps all threads of a process on one core."""
+    """Pin all threads of a process to one core."""
     for task in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(int(task), [core])
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(text, file=sys.stderr, flush=True)

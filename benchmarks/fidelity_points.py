@@ -1,4 +1,4 @@
-"""The pure half of the fidelity benchmark: its points, its simulations, its comparison."""
+"""The pure half of the fidelity benchmark: points, simulations and comparison."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ CVS = (1.0, 3.0)
 SCALES = (3.0, 8.0)
 
 SPREAD = 0.25
-"""By up to so much of it deadlines differ from a point's scale. Where all are alike, and a batch
-takes just as long as there is time, the smallest difference of a prediction decides about all."""
+"""Deadlines differ from a point's scale by up to this share. If all deadlines were equal and just
+as long as a batch, the smallest difference in a prediction would decide about every request."""
 
 REST_S = 3.0
-"""Between two workloads, so that what the daemon has learned is stale, as in a new simulation."""
+"""The rest between two workloads, in seconds, so that what the daemon has learned is stale, as in a
+new simulation."""
 
 MODELS = {"detect": (5000, 40, 40), "segment": (2500, 24, 20)}
-"""Floats of input, products of matrices of a batch, and of each item."""
+"""By model: floats of input, matrix products per batch, and matrix products per item."""
 
 MS = 1e6
 
@@ -42,8 +43,8 @@ class Point:
     """A workload.
 
     Attributes:
-        load: As a share of the fleet's capacity.
-        cv: Of the gaps between requests.
+        load: The load, as a share of the fleet's capacity.
+        cv: The coefficient of variation of the gaps between requests.
         scale: The deadline, as a multiple of the latency of one request on the fastest target.
     """
 
@@ -53,17 +54,16 @@ class Point:
 
 
 PROBE = Point(0.9, 1.0, 5.0)
-"""The workload before and after each point, which tells how fast the devices are just then."""
+"""The workload before and after each point, which shows how fast the devices are at that time."""
 
 
 def plan(count: int | None, seed: int, number: int) -> list[Point]:
-    """The points of a round in an order by chance, so that a change of the machine is none of the
-    load.
+    """The points of a round in random order, so that load and machine state do not correlate.
 
     Args:
-        count: How many of them, the same in each round; None is all.
-        seed: Of what is taken, and of the order.
-        number: Of the round.
+        count: The number of points, the same ones in each round; None for all.
+        seed: Seeds the selection and the order.
+        number: The number of the round.
     """
     points = [Point(*values) for values in product(LOADS, CVS, SCALES)]
     random.Random(seed).shuffle(points)
@@ -77,9 +77,9 @@ class Heard:
     """How a request ended for its caller.
 
     Attributes:
-        outcome: In the words of `Outcome`, or `none`.
+        outcome: A value of `Outcome`, or `none`.
         on_time: Whether there was a result within the deadline.
-        latency_ns: From when it was due.
+        latency_ns: The time since it was due to be sent.
     """
 
     outcome: str
@@ -89,13 +89,13 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What came of a workload.
+    """The results of a workload.
 
     Attributes:
-        requests: How many there were.
-        on_time_pct: Those with a result in time, in percent.
-        p50_ms: The median latency of those.
-        p99_ms: Their 99th percentile.
+        requests: The number of requests.
+        on_time_pct: The share with a result in time, in percent.
+        p50_ms: The median latency of those in time.
+        p99_ms: The 99th percentile of their latency.
         outcomes_pct: How requests ended, in percent.
     """
 
@@ -107,7 +107,7 @@ class Summary:
 
 
 def summary(heard: Sequence[Heard]) -> Summary:
-    """What came of some requests; at least one."""
+    """Summarise the results of at least one request."""
     latencies = sorted(each.latency_ns for each in heard if each.on_time)
     count = len(heard)
     return Summary(
@@ -120,7 +120,7 @@ def summary(heard: Sequence[Heard]) -> Summary:
 
 
 def quantile_of(ordered: Sequence[int], quantile: float) -> float:
-    """The value that a share `quantile` of some in ascending order does not exceed; 0 of none."""
+    """A quantile of ascending values; 0 if there are none."""
     return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))] if ordered else 0.0
 
 
@@ -130,16 +130,16 @@ class Round:
 
     Attributes:
         live: How each request ended at the box.
-        replayed: How in the simulator, with devices that are as fast at each moment as the
-            journal says they were.
-        predicted: How in the simulator, by repeat, with devices as the probes before and after
-            found them.
-        profile_only: How in the simulator where it knows the profiles alone.
-        paces: By target, how many times as long as learned its batches took in the probes; the
-            prediction is told.
-        own_paces: The same in the round; the prediction isn't told.
+        replayed: The same in the simulator, with devices that are at each moment as fast as in the
+            journal.
+        predicted: The same in the simulator, by repeat, with devices as fast as in the probes
+            before and after.
+        profile_only: The same in the simulator with only the profiles.
+        paces: By target, the factor on the learned time of its batches in the probes; the
+            prediction uses it.
+        own_paces: The same in the round itself; the prediction does not use it.
         others_pct: As in `Played`.
-        late_ms: By how much the generator was late, 99th percentile.
+        late_ms: The 99th percentile of the generator's lateness.
     """
 
     live: Sequence[Heard]
@@ -154,22 +154,23 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The simulator beside the box at one point, all rounds together.
+    """The simulator compared with the box at one point, over all rounds.
 
     Attributes:
         point: The workload.
-        live: What the box made of it.
-        replayed: What the simulator did, with the devices as they were: what is off is its logic.
-        predicted: The same with the devices as the probes found them, over all repeats: what is
-            off besides is what nobody could know.
-        profile_only: The same by the profiles alone.
-        rounds_pct: By round, how far the replayed on-time share was off.
-        chance_pct: The standard deviation of the predicted on-time share over the repeats: how
-            far two runs are apart by chance alone.
-        paces: As in `Round`, the mean of all.
-        own_paces: As in `Round`, the mean of all.
-        others_pct: As in `Round`, the mean.
-        late_ms: As in `Round`, the worst.
+        live: The box's results.
+        replayed: The simulator's results with the devices' actual speeds; the error is in its
+            logic.
+        predicted: Its results with the speeds from the probes, over all repeats; the additional
+            error comes from what nobody could know.
+        profile_only: Its results with only the profiles.
+        rounds_pct: By round, the error of the replayed on-time share.
+        chance_pct: The standard deviation of the predicted on-time share over the repeats, which
+            shows how far two runs differ by chance alone.
+        paces: The mean of those in `Round`.
+        own_paces: The mean of those in `Round`.
+        others_pct: The mean of those in `Round`.
+        late_ms: The worst of those in `Round`.
     """
 
     point: Point
@@ -186,7 +187,7 @@ class Comparison:
 
     @classmethod
     def of(cls, point: Point, rounds: Sequence[Round]) -> Comparison:
-        """Puts all rounds of a point together; at least one."""
+        """Combine all rounds of a point; there must be at least one."""
         live = summary(pooled([each.live for each in rounds]))
         repeats = [pooled(runs) for runs in zip(*(r.predicted for r in rounds), strict=True)]
         return cls(
@@ -205,7 +206,7 @@ class Comparison:
 
     @property
     def errors(self) -> dict[str, Error]:
-        """How far each simulation is off."""
+        """The error of each simulation."""
         simulations = {
             "replayed": self.replayed,
             "predicted": self.predicted,
@@ -216,11 +217,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """How far a simulation is off.
+    """The error of a simulation.
 
     Attributes:
         on_time_pct: Its on-time share minus that of the box, in percentage points.
-        p99_pct: By how many percent its 99th percentile of the latency in time is above the box's.
+        p99_pct: By how many percent its 99th-percentile latency of requests in time exceeds the
+            box's.
     """
 
     on_time_pct: float
@@ -228,13 +230,13 @@ class Error:
 
 
 def off(live: Summary, simulated: Summary) -> Error:
-    """How far a simulation is off."""
+    """The error of a simulation."""
     p99_pct = 100 * (simulated.p99_ms / live.p99_ms - 1) if live.p99_ms else 0.0
     return Error(simulated.on_time_pct - live.on_time_pct, p99_pct)
 
 
 def pooled(runs: Iterable[Iterable[Heard]]) -> list[Heard]:
-    """The endings of several runs, as if they were one."""
+    """The endings of several runs, as if of one run."""
     return [heard for run in runs for heard in run]
 
 
@@ -257,7 +259,7 @@ def verdict(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """By how much y grows with x, by least squares; 0 where it shrinks."""
+    """The least-squares slope of y over x; 0 if it is negative."""
     x_mean, y_mean = mean(xs), mean(ys)
     product = sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True))
     return max(0.0, product / sum((x - x_mean) ** 2 for x in xs))
@@ -295,7 +297,7 @@ def line(comparison: Comparison) -> str:
 
 
 def experiment(point: Point, fleet: Fleet, seconds: float) -> Experiment:
-    """A point on a fleet."""
+    """The experiment of a point on a fleet."""
     deadline = Uniform((1 - SPREAD) * point.scale, (1 + SPREAD) * point.scale)
     entries = [
         MixEntry(model, deadline_scale=deadline, size_bytes=Fixed(4.0 * values))
@@ -313,15 +315,15 @@ def simulate(
     seed: int,
     first: Sequence[Arrival] = (),
 ) -> list[Heard]:
-    """Plays requests in the simulator, as their caller hears of them.
+    """Play requests in the simulator; return how each ended for its caller.
 
     Args:
-        fleet: Told and true.
-        policy: What decides.
-        requests: What is played.
-        caller: The way to the box.
-        seed: Of the service times.
-        first: What is played before, and a rest; what is learned of it stays.
+        fleet: What the scheduler knows of the devices, and their truth.
+        policy: The policy.
+        requests: The requests to play.
+        caller: The delays between caller and box.
+        seed: Seeds the service times.
+        first: Requests played before them, followed by a rest; what is learned from them stays.
     """
     if first:
         start_ns = rested_ns(first)
@@ -344,5 +346,5 @@ def simulate(
 
 
 def rested_ns(first: Sequence[Arrival]) -> int:
-    """When what follows begins in a simulation that begins with these requests."""
+    """When the next workload begins in a simulation that begins with these requests."""
     return first[-1].at_ns + max(each.budget_ns for each in first) + int(REST_S * 1e9)

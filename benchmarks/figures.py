@@ -1,4 +1,4 @@
-"""Where the figures of a benchmark go."""
+"""Write or print the figures of a benchmark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_figures(figures: Mapping[str, Any], path: Path | None) -> None:
-    """Writes figures as JSON to a file, or prints them where there is none."""
+    """Write figures as JSON to a file, or print them if there is none."""
     text = json.dumps(figures, indent=2)
     if path is None:
         print(text)
@@ -18,7 +18,7 @@ def write_figures(figures: Mapping[str, Any], path: Path | None) -> None:
 
 
 def print_contenders(figures: Mapping[str, Mapping[str, Any]], rows: Iterable[str]) -> None:
-    """Prints a table with a column for each contender; what one lacks stays empty."""
+    """Print a table with a column per contender; missing values stay empty."""
     print(f"{'':20}" + "".join(f"{contender:>18}" for contender in figures))
     for row in rows:
         values = (figures[contender].get(row) for contender in figures)

@@ -1,4 +1,4 @@
-"""Calls over HTTP/2 whose message never ends, from a peer that keeps to flow control."""
+"""HTTP/2 calls whose message never ends, from a peer that obeys flow control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def _literal(name: str, value: str) -> bytes:
-    """A header in HPACK, by its own name and not remembered (RFC 7541, section 6.2.2)."""
+    """An HPACK header with a literal name, without indexing (RFC 7541, section 6.2.2)."""
     return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
@@ -25,8 +25,8 @@ class HalfCalls:
     """One connection.
 
     Attributes:
-        sent: Bytes of messages that the server has let come.
-        ended: The calls that it has ended.
+        sent: Message bytes that the server has allowed and that were sent.
+        ended: The calls that the server has ended.
     """
 
     def __init__(self, port: int) -> None:
@@ -41,7 +41,7 @@ class HalfCalls:
         self.ended: set[int] = set()
 
     def call(self, path: str, size: int, **headers: str) -> None:
-        """Begins a call whose message is said to have one byte more than will come."""
+        """Begin a call whose announced message is one byte longer than what will be sent."""
         pseudo = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "test"}
         more = {"content-type": "application/grpc", "te": "trailers", **headers}
         block = b"".join(_literal(name, value) for name, value in {**pseudo, **more}.items())
@@ -55,7 +55,7 @@ class HalfCalls:
         self._next += 2
 
     def pump(self, quiet_s: float) -> None:
-        """Sends what may be sent, until the server has let nothing more come for a while."""
+        """Send what flow control allows, until the server has been quiet for a while."""
         self._socket.settimeout(quiet_s)
         with contextlib.suppress(TimeoutError, ConnectionError):
             while True:
@@ -66,7 +66,7 @@ class HalfCalls:
                 self._take(data)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self._socket.close()
 
     def _send(self) -> None:

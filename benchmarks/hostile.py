@@ -1,10 +1,11 @@
-"""What hostile clients cost a well-behaved tenant, and how much memory they take.
+"""The cost of hostile clients to a well-behaved tenant, and the memory they take.
 
     python -m benchmarks.hostile --json FILE [--deadline-ms 100] [--apart]
 
-A tenant asks the HTTP door 100 times a second with a deadline, first alone and then during each
-attack in turn; its share of answers in time is compared, and the doors' memory is watched. The
-attackers would be on other machines: --apart gives them the last core, and the first to all others.
+A tenant asks the HTTP door 100 times a second with a deadline, alone before each attack and then
+during it. Its shares of answers in time are compared, and the doors' memory is measured. Real
+attackers would be on other machines: --apart gives them the last core, and the first core to
+everything else.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from scheduler.tenants import hash_of, new_token
 
 RATE_PER_S, SECONDS = 100, 9.0
 REQUEST_S = 3.0
-"""How long the doors wait for a request: so that slow senders are ended while it is measured."""
+"""How long the doors wait for a request, short enough to end slow senders during the
+measurement."""
 
 PATH = "/v2/models/noop/infer"
 GRPC_PATH = "/inference.GRPCInferenceService/ModelInfer"
@@ -46,14 +48,14 @@ Attack = Callable[[int, threading.Event], None]
 
 
 class Tenant:
-    """The well-behaved one: a request every 10 ms."""
+    """The well-behaved tenant, with a request every 10 ms."""
 
     def __init__(self, port: int, deadline_ms: float) -> None:
         self._port = port
         self._deadline_ms = deadline_ms
 
     def share_in_time(self, seconds: float) -> tuple[float, float]:
-        """The part of its requests that had a 200 within the deadline; the longest took (ms)."""
+        """The share of requests with a 200 within the deadline, and the longest time in ms."""
         good = total = 0
         longest_s = 0.0
         body, headers = binary_body(SMALL)
@@ -83,7 +85,7 @@ class Tenant:
 
 
 def peers(port: int, count: int) -> list[socket.socket]:
-    """Open connections, as many as can be had."""
+    """Open up to `count` connections."""
     found = []
     for _ in range(count):
         with contextlib.suppress(OSError):
@@ -92,7 +94,7 @@ def peers(port: int, count: int) -> list[socket.socket]:
 
 
 def slowloris(port: int, stop: threading.Event) -> None:
-    """500 connections that send a header a byte at a time, and come again when they are ended."""
+    """500 connections that send a header byte by byte, and reconnect when ended."""
     head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX: ".encode()
     attackers: list[socket.socket] = []
     while not stop.wait(0.5):
@@ -119,7 +121,7 @@ def slowloris(port: int, stop: threading.Event) -> None:
 
 
 def idle(port: int, stop: threading.Event) -> None:
-    """10,000 connections that say nothing."""
+    """10,000 connections that send nothing."""
     attackers = peers(port, 10_000)
     stop.wait()
     for peer in attackers:
@@ -127,7 +129,7 @@ def idle(port: int, stop: threading.Event) -> None:
 
 
 def large_bodies(port: int, stop: threading.Event) -> None:
-    """Bodies of a gigabyte, announced and in chunks, with a token."""
+    """Bodies of a gigabyte, with an announced length and in chunks, with a token."""
     auth = f"Authorization: Bearer {GREEDY}"
     head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{auth}\r\n"
     chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
@@ -144,7 +146,7 @@ def large_bodies(port: int, stop: threading.Event) -> None:
 
 
 def bombs(port: int, stop: threading.Event) -> None:
-    """Small bodies that become a gigabyte."""
+    """Small bodies that decompress to a gigabyte."""
     packer = zlib.compressobj(9)
     bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1000)) + packer.flush()
     headers = ("Content-Encoding: deflate", f"Authorization: Bearer {GREEDY}")
@@ -152,7 +154,7 @@ def bombs(port: int, stop: threading.Event) -> None:
 
 
 def half_messages(port: int, stop: threading.Event) -> None:
-    """300 calls over gRPC, each with 60 MB of a message that never ends."""
+    """300 gRPC calls, each with 60 MB of a message that never ends."""
     connections = [HalfCalls(port) for _ in range(6)]
     for connection in connections:
         for _ in range(50):
@@ -163,7 +165,7 @@ def half_messages(port: int, stop: threading.Event) -> None:
 
 
 def guesses(port: int, stop: threading.Event) -> None:
-    """Wrong tokens, as fast as they are refused."""
+    """Guess tokens as fast as they are refused."""
     number = 0
     while not stop.is_set():
         number += 1
@@ -171,7 +173,7 @@ def guesses(port: int, stop: threading.Event) -> None:
 
 
 def beyond_quota(port: int, stop: threading.Event) -> None:
-    """A tenant at 100 times its rate."""
+    """A tenant at 100 times its rate limit."""
     body, headers = binary_body(SMALL)
     more = (*headers, f"Authorization: Bearer {GREEDY}")
     end = time.perf_counter()
@@ -210,10 +212,10 @@ ATTACKS: dict[str, Attack] = {
 
 @contextlib.contextmanager
 def attacked(attack: Attack, port: int, core: int | None) -> Iterator[None]:
-    """An attack from a process of its own, so that it does not slow the one who measures."""
+    """Attack from another process, so that the measuring process is not slowed."""
     child = os.fork()
     if not child:
-        os.nice(10)  # it would be on another machine
+        os.nice(10)  # a real attacker would be on another machine
         if core is not None:
             os.sched_setaffinity(0, {core})
         stop = threading.Event()
@@ -235,7 +237,7 @@ def _end_with_parent(parent: int, stop: threading.Event) -> None:
 
 
 def door_memory_mb(kind: str) -> float:
-    """What a door's process holds, in 10^6 bytes."""
+    """The resident memory of a door's process, in 10^6 bytes."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if "scheduler.ingress.process" in line and f"{kind}-0" in line[-1] and _is_ours(process):
@@ -248,7 +250,7 @@ def _is_ours(process: psutil.Process) -> bool:
 
 
 def write_tenants(path: Path) -> None:
-    """The good one and the greedy one."""
+    """Write the good and the greedy tenant."""
     path.touch(0o600)
     greedy = {"name": "greedy", "tokens": [hash_of(GREEDY)], "queue_share": 0.25}
     tenants: list[dict[str, Any]] = [
@@ -259,7 +261,7 @@ def write_tenants(path: Path) -> None:
 
 
 def measure(folder: Path, deadline_ms: float, core: int | None) -> dict[str, Any]:
-    """The share in time and the doors' memory, alone and under each attack."""
+    """Measure the share in time and the doors' memory, before and under each attack."""
     make_models(folder / "models")
     write_tenants(folder / "tenants.yaml")
     web, rpc = free_port(), free_port()
@@ -295,11 +297,11 @@ def measure(folder: Path, deadline_ms: float, core: int | None) -> dict[str, Any
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
-    parser = argparse.ArgumentParser(description="what hostile clients cost the others")
+    """Measure, print a table and write the file."""
+    parser = argparse.ArgumentParser(description="the cost of hostile clients to others")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--deadline-ms", type=float, default=100.0, help="the tenant's budget")
-    parser.add_argument("--apart", action="store_true", help="the attackers on a core of their own")
+    parser.add_argument("--apart", action="store_true", help="give the attackers their own core")
     arguments = parser.parse_args()
     core = None
     if arguments.apart:

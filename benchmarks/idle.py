@@ -1,11 +1,10 @@
-"""What a box takes while nothing comes: processor time and memory of each of its processes.
+"""What an idle box costs: CPU time and memory of each of its processes.
 
     python -m benchmarks.idle --json FILE [--seconds N]
 
-A box with the models of `configs/models` and one door of each kind is left alone until what its
-start brings is over, then watched. Memory is what a process has to itself and its share of what it
-has with others (PSS, of proc_pid_smaps(5)), in MB; processor time is a share of one core in per
-cent.
+A box with the models of `configs/models` and one door of each kind is left alone until its start-up
+work is over, then observed. Memory is a process's private memory plus its share of shared memory
+(PSS, of proc_pid_smaps(5)), in MB. CPU time is a share of one core, in per cent.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _NAMES = {
     "http-0": "HTTP door",
     "grpc-0": "gRPC door",
 }
-"""What the command lines of our own processes have in them; all else is Ray's."""
+"""Words in the command lines of laxity's processes; all others are Ray's."""
 
 
 def measure(seconds: float) -> dict[str, dict[str, float]]:
-    """Memory and processor time by process."""
+    """Measure memory and CPU time by process."""
     with tempfile.TemporaryDirectory() as folder:
         listen = {"http": f"127.0.0.1:{free_port()}", "grpc": f"127.0.0.1:{free_port()}"}
         native = f"unix://{folder}/bench.sock"
@@ -70,9 +69,9 @@ def _name_of(process: psutil.Process) -> str:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="to watch it for")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to observe it")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     write_figures(measure(args.seconds), args.json)

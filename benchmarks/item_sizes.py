@@ -1,12 +1,12 @@
-"""What is in time where items are of many sizes, as of a model for speech or text.
+"""The share in time with items of many sizes, as for a speech or text model.
 
     python -m benchmarks.item_sizes [--json FILE]
 
-One simulated device, `goodput`, items of 10 to 4,000 elements (evenly in the logarithm) whose
-deadlines are four times what they need. `one_curve` has one latency curve for all sizes, `sizes`
-one for each, measured with items of one element; `known` was told beforehand what each size takes.
-In `prepared` the first run of a shape takes six times as long, for 40 shapes. Figures are shares of
-the requests in percent.
+One simulated device runs `goodput` on items of 10 to 4,000 elements (log-uniform), with deadlines
+of four times their own latency. `one_curve` has one latency curve for all sizes, and `sizes` has
+one per size; both were profiled with items of one element. `known` has a profile of each size. In
+`prepared` the first run of a shape takes six times as long, for up to 40 shapes. Figures are
+percentages of the requests.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ COSTS: dict[str, Cost] = {
     "square": lambda n: 0.5 + 0.005 * n + 1e-5 * n * n,
     "same": lambda n: 5.0,
 }
-"""Milliseconds that an item of so many elements needs alone."""
+"""The milliseconds of an item alone, by its number of elements."""
 
 
 def batch_ns(one_ms: float, size: int, rng: random.Random) -> int:
-    """How long a batch takes of items that need so long alone."""
+    """The time of a batch, in nanoseconds, of items that each take `one_ms` alone."""
     return int(one_ms * MS * (0.4 + 0.6 * size) * rng.lognormvariate(0, NOISE))
 
 
 def offer(model: str, length: int, cost: Cost, rng: random.Random, sized: bool) -> Offer:
-    """What was measured with items of a length."""
+    """The offer profiled with items of one length."""
     ladder = {n: tuple(batch_ns(cost(length), n, rng) for _ in range(30)) for n in BATCHES}
     return Offer(model, "v", "simulated", ladder, item_shapes=((length,),) if sized else ())
 
 
 def workload(cost: Cost, load: float, known: bool, seed: int = 1) -> list[Arrival]:
-    """Poisson arrivals; each step of size is a model of its own where all is known of it."""
+    """Poisson arrivals; with `known`, each size step is a separate model."""
     rng = random.Random(seed)
     lengths = [int(exp(rng.uniform(log(SHORTEST), log(LONGEST)))) for _ in range(REQUESTS)]
     mean_ns = MS * sum(map(cost, lengths)) / REQUESTS
@@ -68,7 +68,7 @@ def workload(cost: Cost, load: float, known: bool, seed: int = 1) -> list[Arriva
 
 
 def in_time(cost: Cost, load: float, how: str, prepared: bool) -> float:
-    """The share that is in time, in percent."""
+    """The share of requests in time, in percent."""
     rng = random.Random(2)
     steps = range(step_of(SHORTEST), step_of(LONGEST) + 1)
     if how == "known":
@@ -90,7 +90,7 @@ def in_time(cost: Cost, load: float, how: str, prepared: bool) -> float:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A real agent whose scheduler, workers or whole self are killed at random, with one slow model."""
+"""A real agent with one slow model, killed at random: its scheduler, its worker, or all of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.e2e.running_agent import RunningAgent
 from tests.workers.onnx_models import save, slow
 
 START_S = 300.0
-"""An agent that shares its cores with much else takes its time to start."""
+"""How long an agent may take to start, as it may share its cores with much other work."""
 
 _BACK_S = 60.0
 _SHARES = {"scheduler": 0.75, "worker": 0.15, "agent": 0.1}
@@ -27,44 +27,44 @@ class KilledAgent:
     """An `edge_agent` with Ray, doors, journal and a CPU that runs a model; implements `Victim`.
 
     Args:
-        folder: For its models, configuration, socket and state.
+        folder: The folder for its models, configuration, socket and state.
 
     Attributes:
-        model: Gives its input back after some milliseconds of matrix products.
-        url: Of its native door.
+        model: A model that returns its input after some milliseconds of matrix products.
+        url: The URL of its native door.
     """
 
     model = "slow"
 
     def __init__(self, folder: Path) -> None:
-        """Starts nothing yet."""
+        """Write the model; nothing is started yet."""
         self.url = f"unix://{folder}/s.sock"
         self._folder = folder
         self._agent: RunningAgent | None = None
         self._chance = random.Random(3)
         self._killed: Counter[str] = Counter()
         save(slow(256, 8), folder / "models/slow/model.onnx")
-        # Only one that computes in float32: each task's result is checked.
+        # Only a runtime that computes in float32, because each task's result is checked.
         (folder / "models/slow/model.yaml").write_text(
             "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\nmax_batch: 4\n"
         )
 
     def inputs(self, number: int) -> dict[str, Any]:
-        """What a task asks with."""
+        """The inputs of a task."""
         return {"x": np.full((1, 1), number, np.float32)}
 
     def is_right(self, number: int, outputs: Any) -> bool:
-        """Whether that is what its result must be."""
+        """Whether a task's result is right."""
         return bool(outputs["y"] == number)
 
     def start(self) -> None:
-        """Starts the agent if all of it was killed; what else was is Ray's to bring back."""
+        """Start the agent if all of it was killed; Ray restarts single actors."""
         if self._agent is None:
             models = self._folder / "models"
             self._agent = RunningAgent(self._folder, models, patience_s=START_S)
 
     def kill(self) -> None:
-        """Kills one of its actors, or all of its processes."""
+        """Kill one of its actors, or all of its processes."""
         assert self._agent is not None
         (what,) = self._chance.choices(list(_SHARES), list(_SHARES.values()))
         self._killed[what] += 1
@@ -75,7 +75,7 @@ class KilledAgent:
         os.kill(self._process_of(_ACTORS[what]), signal.SIGKILL)
 
     def _process_of(self, actor: str) -> int:
-        """The process of an actor, which may be on its way back."""
+        """The process of an actor, which may be restarting."""
         assert self._agent is not None
         end_s = time.monotonic() + _BACK_S
         while True:
@@ -87,16 +87,16 @@ class KilledAgent:
                 time.sleep(0.05)
 
     def drain(self) -> None:
-        """Ends the agent as it is to be ended."""
+        """End the agent in the orderly way."""
         assert self._agent is not None
         if (status := self._agent.stop()) != 0 or self._agent.left_over():
             raise RuntimeError(f"the agent ended with {status}, or left processes behind")
 
     def close(self) -> None:
-        """Ends what is left."""
+        """Kill what is left."""
         if self._agent is not None:
             self._agent.close()
 
     def figures(self) -> dict[str, Any]:
-        """What was killed how often."""
+        """How often each part was killed."""
         return {"killed": dict(self._killed)}

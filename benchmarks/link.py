@@ -1,10 +1,10 @@
-"""How exactly the link emulator keeps what it is asked for.
+"""How exactly the link emulator keeps to its settings.
 
     python -m benchmarks.link [--seconds S] [--json FILE]
 
-`laxity replay link` relays in a process of its own; client and server are in this one. What a round
-trip takes beyond the one asked for includes the two programs' own time; a relay without any delay,
-and none at all, say how much that is.
+`laxity replay link` relays in its own process; client and server are in this one. The excess of a
+round trip over its setting includes the two programs' own time, which is also measured with a relay
+without delay and with no relay at all.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ GAP_S = 0.005
 
 
 async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Echoes small messages; of long ones it only says how long they were."""
+    """Echo small messages; answer long ones with their length only."""
     first = await reader.read(1 << 18)
     if len(first) <= 64:
-        with contextlib.suppress(ConnectionResetError):  # a relay that ends breaks off
+        with contextlib.suppress(ConnectionResetError):  # a relay that ends drops the connection
             while first:
                 writer.write(first)
                 first = await reader.read(64)
@@ -47,7 +47,7 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextlib.asynccontextmanager
 async def relay(port: int, *options: str) -> AsyncIterator[int]:
-    """A relay to a port of this machine; the port on which it listens."""
+    """Start a relay to a port of this machine; yield the port on which it listens."""
     command = [sys.executable, "-m", "scheduler.cli", "replay", "link", "--to", f"127.0.0.1:{port}"]
     process = await asyncio.create_subprocess_exec(
         *command, *options, stderr=asyncio.subprocess.PIPE
@@ -65,7 +65,7 @@ async def relay(port: int, *options: str) -> AsyncIterator[int]:
 
 
 async def round_trips(port: int, seconds: float) -> list[float]:
-    """Sorted, in ms."""
+    """Round-trip times, sorted, in ms."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     taken = []
     until = time.monotonic() + seconds
@@ -76,11 +76,11 @@ async def round_trips(port: int, seconds: float) -> list[float]:
         taken.append((time.monotonic_ns() - began_ns) / 1e6)
         await asyncio.sleep(GAP_S)
     writer.close()
-    return sorted(taken[1:])  # the first waits for the connection
+    return sorted(taken[1:])  # the first includes the connection setup
 
 
 async def throughput(port: int, size: int) -> float:
-    """Mbit/s of one transfer, from its first byte to the answer."""
+    """The Mbit/s of one transfer, from its first byte to the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     began = time.monotonic()
     for _ in range(size // len(BLOCK)):
@@ -122,7 +122,7 @@ async def measure(seconds: float) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="for each figure")
+    parser.add_argument("--seconds", type=float, default=5.0, metavar="S", help="per figure")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     write_figures(asyncio.run(measure(options.seconds)), options.json)

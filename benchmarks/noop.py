@@ -1,4 +1,4 @@
-"""Models that do nothing, so that all that is measured is what is around them."""
+"""Models that do nothing, so that a benchmark measures only the overhead around them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 
 def make_models(root: Path) -> None:
-    """A repository with `noop` (the first element of a vector) and `echo` (the vector)."""
+    """Make a repository with `noop` (the first element of a vector) and `echo` (the vector)."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "k"])
     first = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 1])
     same = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"])

@@ -1,16 +1,17 @@
-"""How near policies come to the optimum of small workloads.
+"""How close policies come to the optimum in small workloads.
 
     python -m benchmarks.optimum [--policy A,B] [--instances N] [--requests N] [--json FILE]
     python -m benchmarks.optimum --slice SCENARIO,… [--seeds N,…] [--requests N] [--moves N] …
 
-Each instance is a small random workload of two models on one or two devices of unlike speed, in
+Each instance is a small random workload of two models on one or two devices of different speed, in
 batches of up to four, with deadlines of 10 to 50 ms and a load between half and twice what the
-devices do one by one. The optimum is that of a clairvoyant (`replay.bound.exact_bound`); where the
-solver ran out of time it is only known that nothing is better, and the share is that of a bound.
+devices can do without batching. The optimum is that of a clairvoyant (`replay.bound.exact_bound`).
+Where the solver ran out of time, its value is only an upper bound, and the share is relative to
+that.
 
 With `--slice` the instances are the first requests of standard scenarios, with every service time
-at its median. The optimum of these is not known: it lies between what a clairvoyant search found
-(`benchmarks.clairvoyant`, begun with the schedule of the first policy) and the bounds.
+at its median. Their optimum is not known: it lies between the result of a clairvoyant search
+(`benchmarks.clairvoyant`, which starts from the schedule of the first policy) and the bounds.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SIZES = (1, 2, 4)
 LOADS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
 BUDGETS_MS = ((10, 20, 40), (20, 30, 50), (15, 25))
 MEAN_MS = 6
-"""About how long a request takes alone."""
+"""The approximate time of a single request."""
 
 
 def instance(seed: int, requests: int) -> tuple[float, list[TargetSpec], list[Arrival]]:
@@ -59,7 +60,7 @@ def instance(seed: int, requests: int) -> tuple[float, list[TargetSpec], list[Ar
 
 
 def device(name: str, base_ms: int, item_ms: int, b_ms: int) -> TargetSpec:
-    """A device on which model `b` is quicker than model `a`."""
+    """A device on which model `b` is faster than model `a`."""
     curves = {"a": (base_ms, item_ms), "b": (max(1, base_ms // 2), b_ms)}
     offers = [
         Offer(model, "v", "runtime", {size: ((base + item * size) * MS,) for size in SIZES})
@@ -71,7 +72,7 @@ def device(name: str, base_ms: int, item_ms: int, b_ms: int) -> TargetSpec:
 def played(
     policy: str, fleet: Sequence[TargetSpec], arrivals: Sequence[Arrival]
 ) -> tuple[int, list[Dispatch]]:
-    """How many a policy finishes in time, and its batches in the order of their begin."""
+    """The number of requests that a policy finishes in time, and its batches in starting order."""
     latency_ns = {
         (spec.id, offer.model): offer.latency_ns for spec in fleet for offer in spec.offers
     }
@@ -90,7 +91,7 @@ def played(
 def rows(
     policies: Sequence[str], instances: int, requests: int, time_limit_s: float
 ) -> Iterator[tuple[float, int, ExactBound, dict[str, int]]]:
-    """Per instance: its load, its devices, the optimum, and what each policy finished."""
+    """Per instance: load, number of devices, optimum, and what each policy finished in time."""
     for seed in range(instances):
         load, fleet, arrivals = instance(seed, requests)
         best = exact_bound(arrivals, fleet, time_limit_s=time_limit_s)
@@ -118,10 +119,10 @@ def certain(spec: TargetSpec) -> TargetSpec:
 def slice_of(
     scenario: str, seed: int, requests: int, policies: Sequence[str], moves: int
 ) -> dict[str, float]:
-    """Of the first requests of a scenario: how many are in time, by whom, and the bounds.
+    """For the first requests of a scenario, the number in time by contender, and the bounds.
 
     Raises:
-        ValueError: Its devices are far, or something happens to them.
+        ValueError: The scenario has remote devices, drift or scripted events.
     """
     experiment = load_scenario(FOLDER / f"{scenario}.yaml").experiment(requests)
     fleet = experiment.fleet
@@ -144,7 +145,7 @@ def slice_of(
 
 
 def measure_slices(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Means over the seeds as shares of all requests, by scenario."""
+    """By scenario, the means over the seeds, as shares of all requests."""
     seeds = [int(seed) for seed in args.seeds.split(",")]
     means: dict[str, dict[str, float]] = {}
     for scenario in args.slice.split(","):
@@ -161,15 +162,17 @@ def measure_slices(args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", default="goodput,edf,window", help="which, with commas")
+    parser.add_argument("--policy", default="goodput,edf,window", help="separated by commas")
     parser.add_argument("--instances", type=int, default=30)
     parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--time-limit-s", type=float, default=30.0, help="of the solver, each")
-    parser.add_argument("--slice", help="scenarios, with commas, of which to take the first")
-    parser.add_argument("--seeds", default="101,102,103", help="of the slices, with commas")
-    parser.add_argument("--moves", type=int, default=300_000, help="of the search, each slice")
+    parser.add_argument(
+        "--time-limit-s", type=float, default=30.0, help="of the solver, per instance"
+    )
+    parser.add_argument("--slice", help="take the first requests of these scenarios")
+    parser.add_argument("--seeds", default="101,102,103", help="of the slices, separated by commas")
+    parser.add_argument("--moves", type=int, default=300_000, help="of the search, per slice")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     if args.slice:

@@ -1,4 +1,4 @@
-"""The servers that laxity's doors are measured beside: the same no-op, as each of them wants it."""
+"""The servers compared with laxity's doors: the same no-op, written for each of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ while True:
 
 @contextlib.contextmanager
 def program(folder: Path, text: str, *arguments: str) -> Iterator[None]:
-    """Another server in a process group of its own."""
+    """Run another server in its own process group."""
     file = folder / "contender.py"
     file.write_text(text)
     with (folder / "contender.log").open("w") as output:

@@ -1,11 +1,11 @@
-"""What laxity adds to a bare inference, beside a Ray Serve handle in the same run.
+"""What laxity adds to a bare inference, compared with a Ray Serve handle in the same run.
 
     python -m benchmarks.overhead --json FILE
 
-A no-op model (the first element of its input) is asked through the Python API over the unix
-socket, and the same no-op through a Ray Serve deployment handle: one request at a time with 64
-bytes and with 600 KB of input, and 64 requests in flight. `echo` gives the 600 KB back, so the
-large tensor travels both ways.
+A no-op model (the first element of its input) is asked through the Python API over the unix socket,
+and the same no-op through a Ray Serve deployment handle: one request at a time with 64 bytes and
+with 600 KB of input, and 64 requests in flight. `echo` returns the 600 KB, so the large tensor
+travels both ways.
 
 The JSON file has `laxity` and `ray_serve_handle`, each with `small_p50_ms`, `large_p50_ms`,
 `large_echo_p50_ms` and `throughput_per_s`; `bare` is the no-op model in this process, without any
@@ -43,7 +43,7 @@ Call = Callable[[str, np.ndarray[Any, Any]], Any]
 
 
 def p50_ms(call: Call, model: str, x: np.ndarray[Any, Any]) -> float:
-    """The median of one request at a time, in milliseconds."""
+    """The median latency with one request at a time, in milliseconds."""
     for _ in range(WARM_UP):
         call(model, x)
     seconds = []
@@ -55,7 +55,7 @@ def p50_ms(call: Call, model: str, x: np.ndarray[Any, Any]) -> float:
 
 
 def throughput(submit: Callable[[], Any], result: Callable[[Any], Any], count: int) -> float:
-    """Requests per second with `IN_FLIGHT` of them in flight."""
+    """Requests per second with `IN_FLIGHT` requests in flight."""
     waiting: deque[Any] = deque()
     start = time.perf_counter()
     for _ in range(count):
@@ -78,7 +78,7 @@ def figures(call: Call, submit: Callable[[], Any], result: Callable[[Any], Any],
 
 
 def measure_laxity(folder: Path) -> Any:
-    """Through the Python API and the unix socket of a real agent."""
+    """The figures of the Python API over the unix socket of a real agent."""
     with spawned_agent(folder, folder / "models") as url, Client(url) as client:
         return figures(
             lambda model, x: client.infer(model, {"x": x}, deadline_ms=1000),
@@ -89,7 +89,7 @@ def measure_laxity(folder: Path) -> Any:
 
 
 def measure_ray_serve() -> Any:
-    """Through a deployment handle of Ray Serve, with as little in the way as its options allow."""
+    """The figures of a Ray Serve deployment handle, with the leanest options it has."""
     import ray
     from ray import serve
 
@@ -113,7 +113,7 @@ def measure_ray_serve() -> Any:
 
 
 def measure_bare(folder: Path) -> Any:
-    """The no-op model in this process: what is there without any server."""
+    """The figures of the no-op models in this process, without any server."""
     import onnxruntime
 
     sessions = {
@@ -140,7 +140,7 @@ def ratios(laxity: Any, other: Any) -> Any:
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
+    """Measure, print a table and write the file."""
     parser = argparse.ArgumentParser(description="overhead over a bare inference")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()

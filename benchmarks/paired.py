@@ -1,4 +1,4 @@
-"""What one call takes more than another, on a machine that is never quite still."""
+"""How much longer one call takes than another, on a machine with other work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARM_UP = 10
 LEAST_BLOCKS = 20
 MOST_BLOCKS = 2_000
 CAP_S = 40.0
-"""How long one comparison may take; what is not known by then stays unknown, and is said so."""
+"""How long one comparison may take, in seconds; a result still unknown then is reported so."""
 
 _Z95 = 1.96
 
@@ -25,12 +25,12 @@ class Difference:
     """How two calls compare; times in nanoseconds, on the clock of the comparison.
 
     Attributes:
-        first_ns: The median of the first.
-        second_ns: The median of the second.
-        added_ns: The median of what the second took more, over the blocks.
-        low_ns: Where the 95 % confidence interval of that median begins.
-        high_ns: Where it ends.
-        blocks: How many blocks there were.
+        first_ns: The median time of the first call.
+        second_ns: The median time of the second call.
+        added_ns: The median, over the blocks, of how much longer the second took.
+        low_ns: The lower end of that median's 95 % confidence interval.
+        high_ns: Its upper end.
+        blocks: The number of blocks.
     """
 
     first_ns: float
@@ -47,17 +47,18 @@ def compare(
     aim_ns: Callable[[float], float],
     clock_ns: ClockNs = time.perf_counter_ns,
 ) -> Difference:
-    """Take two calls in blocks of first, second, second, first until their difference is known.
+    """Run two calls in blocks of first, second, second, first until their difference is known.
 
-    A block gives one difference, so that a drift of the machine in it is the same for both, and
-    whatever the one leaves in caches meets the other as often. Blocks go on until the confidence
-    interval of their median is narrower than the aim and does not hold it, or `CAP_S` is over.
+    Each block gives one difference, so that a drift of the machine within it affects both calls
+    equally, and each call runs as often on the caches that the other has left. Blocks continue
+    until the confidence interval of the median difference is narrower than the aim and does not
+    contain it, or until `CAP_S` is over.
 
     Args:
-        first: What is compared with.
-        second: What is measured.
-        aim_ns: How much the second may add, by the median of the first.
-        clock_ns: What both are timed by.
+        first: The baseline.
+        second: The call to measure.
+        aim_ns: Given the median of the first, returns how much the second may add.
+        clock_ns: The clock that times both.
     """
     for _ in range(WARM_UP):
         first()
@@ -86,8 +87,8 @@ def compare(
 def median_interval(samples: list[float]) -> tuple[float, float]:
     """The 95 % confidence interval of a median, whatever the distribution.
 
-    Its ends are order statistics, by the normal approximation of the binomial distribution of
-    how many samples lie below the median (Conover, Practical Nonparametric Statistics, 3.2).
+    Its ends are order statistics, chosen by the normal approximation of the binomial distribution
+    of the number of samples below the median (Conover, Practical Nonparametric Statistics, 3.2).
     """
     ordered, count = sorted(samples), len(samples)
     reach = _Z95 * sqrt(count) / 2

@@ -1,4 +1,4 @@
-"""Ports for servers that are killed and come back."""
+"""Ports for servers that are killed and restarted."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _TRIES = 100
 
 
 def free_port() -> int:
-    """A port that nobody uses now, and that the kernel gives no connection by chance.
+    """A port that is free now, and outside the kernel's range of ephemeral ports.
 
-    One of those that it gives may be taken while a server that had it is away, by anybody's
-    connection, and the server can't come back.
+    While a server is down, any connection may take its port if that is ephemeral, and the server
+    can't restart.
 
     Raises:
-        OSError: None was found.
+        OSError: No free port was found.
     """
     for _ in range(_TRIES):
         port = random.SystemRandom().randint(_FIRST, _last())
@@ -32,9 +32,9 @@ def free_port() -> int:
 
 
 def _last() -> int:
-    """The last port before those that the kernel gives; there are some, or none helps."""
+    """The last port before the kernel's ephemeral range, but at least 1,000 above `_FIRST`."""
     try:
         least = int(_GIVEN.read_text().split()[0])
-    except OSError:  # not Linux, where they begin later
+    except OSError:  # not Linux, where the ephemeral range begins later
         return _LAST
     return max(_FIRST + 1_000, least - 1)

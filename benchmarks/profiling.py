@@ -1,10 +1,10 @@
-"""How long a device takes to get ten models ready, and from when on it serves.
+"""How long a device takes to get ten models ready, and when it starts to serve.
 
     python -m benchmarks.profiling --json FILE [--cores 1]
 
-The models are those of `benchmarks.runtimes`, copied until there are ten that differ in their
-digests. `first_s` is when the first of them is served, `ready_s` when all are, `again_s` when all
-are after a restart, with the profiles of the first start.
+The models are those of `benchmarks.runtimes`, copied until there are ten with different digests.
+`first_s` is when the first of them is served, `ready_s` when all are, and `again_s` when all are
+after a restart, with the profiles of the first start.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from workers.runtimes.base import DeviceSpec
 MODELS = 10
 MAX_BATCH = 32
 SECONDS_NS = 2_000_000_000
-"""As `profile.seconds` is by default."""
+"""The default of `profile.seconds`."""
 
 
 def originals() -> Iterator[tuple[onnx.ModelProto, str]]:
-    """Models to copy, with their precisions."""
+    """The models to copy, with their precisions."""
     for root in repositories(None):
         for model in load_repository(root).models.values():
             for variant in model.variants:
@@ -45,7 +45,7 @@ def originals() -> Iterator[tuple[onnx.ModelProto, str]]:
 
 
 def fill(root: Path) -> None:
-    """Make the models, each with a digest of its own."""
+    """Make the models, each with its own digest."""
     found = itertools.cycle(list(originals()))
     for index, (made, precision) in zip(range(MODELS), found, strict=False):
         home = root / f"model-{index}"
@@ -72,7 +72,7 @@ def start(root: Path, state: Path, cores: tuple[int, ...]) -> list[float]:
 
 
 def measure(cores: tuple[int, ...]) -> dict[str, Any]:
-    """A first start and a second."""
+    """Measure a first start and a restart."""
     folder = Path(tempfile.mkdtemp())
     try:
         (folder / "models").mkdir()
@@ -94,7 +94,7 @@ def measure(cores: tuple[int, ...]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--cores", default="1", help="the CPU cores to use, like 1,2")

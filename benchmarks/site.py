@@ -1,19 +1,19 @@
-"""Three boxes and a cloud on hosts of their own: how well they share, and what failures cost.
+"""Three boxes and a cloud on separate hosts: how well they share, and what failures cost.
 
     sudo python -m benchmarks.site --json site.json
 
 Hosts are network namespaces (tests/hosts.py), each box is a real `edge_agent` with its own Ray, and
-the cloud is one more behind a way of 20 ms. Only devices are emulated, so that all fit on one
-machine. Measured are
+the cloud is another one behind a link of 20 ms. Only devices are emulated, so that everything fits
+on one machine. The benchmark measures
 
-* the share in time with all of the load on one box, without the cloud, beside that of one box with
-  all three devices; and with the cloud and more load than the boxes can do;
-* each agent killed (`kill -9`) and started again, that at which the others joined among them, and
-* each cable cut for 30 s, with every box under some load of its own: how many of each box's
-  requests were in time in the worst second, and how long it takes afterwards until all boxes hear
-  all others and have the cloud.
+* the share in time with all load on one box, without the cloud, compared with a single box that has
+  all three devices; and with the cloud and more load than the boxes can carry;
+* each agent killed (`kill -9`) and started again, including the one that the others joined, and
+* each cable cut for 30 s, with every box under its own load: how many of each box's requests were
+  in time in the worst second, and how long it takes afterwards until all boxes reach each other and
+  the cloud.
 
-That no request is lost or ends twice is checked in every part.
+Every part checks that no request is lost or ends twice.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from tests.hosts import Site
 PACE = Pace(base_ms=20, item_ms=5)
 BACK_S = 60.0
 OWN = (1.4, 0.4, 0.4)
-"""The loads during failures, as shares of what one box can do."""
+"""The loads during failures, as shares of one box's capacity."""
 
 FAILING = (*NAMES, CLOUD)
 MARGIN_S = 5.0
-"""How long loads run before a failure."""
+"""How long loads run before a failure, in seconds."""
 
 
 def main() -> None:
-    """Measures, and writes the figures."""
+    """Measure and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", type=Path, metavar="FILE", help="Where the figures go.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="Write the figures to this file.")
     parser.add_argument(
-        "--seconds", type=float, default=15.0, help="Of each part without failures."
+        "--seconds", type=float, default=15.0, help="Length of each part without failures."
     )
-    parser.add_argument("--cut", type=float, default=30.0, help="For how long cables are cut.")
+    parser.add_argument("--cut", type=float, default=30.0, help="How long cables are cut.")
     parser.add_argument("--load", type=float, default=0.8, help="As a share of all capacity.")
     asked = parser.parse_args()
     figures: dict[str, Any] = {
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def whole(boxes: BoxesAndCloud) -> float:
-    """How long until all boxes hear all others and have the cloud."""
+    """The seconds until all boxes reach each other and the cloud."""
     return round(seconds_until(boxes.is_whole, BACK_S), 2)
 
 
@@ -110,7 +110,7 @@ def _one_big_box(root: Path, site: Site, load: float, seconds: float) -> dict[st
 
 
 def _killed(boxes: BoxesAndCloud, number: int) -> dict[str, Any]:
-    """One is killed and started again; what it was asked meanwhile is refused connections."""
+    """Kill one agent and start it again; requests to it meanwhile are refused connections."""
     with boxes.loads(*OWN) as loads:
         time.sleep(MARGIN_S)
         boxes.kill(number)
@@ -130,7 +130,7 @@ def _killed(boxes: BoxesAndCloud, number: int) -> dict[str, Any]:
 
 
 def _cut(boxes: BoxesAndCloud, number: int, seconds: float) -> dict[str, Any]:
-    """The cable of one is pulled, and put back."""
+    """Pull the cable of one host, and plug it in again."""
     with boxes.loads(*OWN) as loads:
         time.sleep(MARGIN_S)
         with boxes.cut_off(number):

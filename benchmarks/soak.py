@@ -1,11 +1,11 @@
-"""What a box holds after a while: the memory, files and threads of each of its processes.
+"""What a box holds after a while: memory, files and threads of each of its processes.
 
     python -m benchmarks.soak [--minutes N] [--json FILE]
 
-Callers of all kinds use one box at once, at a load that it carries: clients that stay, that come
-and go, and that hang up without waiting; HTTP and gRPC; durable tasks; requests that are cancelled,
-refused, wrong, or answered by the cache. Growth is that of the second half of the time: a leak
-grows on in it, what only has to fill up does not.
+Callers of all kinds use one box at the same time, at a load that it can carry: clients that stay,
+that come and go, and that disconnect without waiting; HTTP and gRPC; durable tasks; requests that
+are cancelled, refused, invalid, or answered by the cache. Growth is measured in the second half of
+the time, when a leak still grows but a buffer that only had to fill up does not.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from scheduler import Client, LaxityError
 
 SAMPLE_S = 5.0
 IMAGES = 50
-"""Different ones that are asked for again and again, beside those that come once."""
+"""The number of different images that are sent repeatedly, besides those sent only once."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Where its doors are."""
+    """The addresses of a box's doors."""
 
     native: str
     http: int
@@ -54,21 +54,21 @@ class Box:
 
 
 Act = Callable[[random.Random], str]
-"""Asks for something once; how that ended."""
+"""Sends one request; returns how it ended."""
 
 Caller = Callable[[Box], contextlib.AbstractContextManager[Act]]
-"""Who asks a box again and again."""
+"""Makes a caller of a box."""
 
 
 def image(rng: random.Random) -> NDArray[np.float32]:
-    """One of a few, or one that nobody has asked for."""
+    """An image, either from a small set or a new one."""
     seed = rng.randrange(IMAGES) if rng.random() < 0.5 else rng.getrandbits(60)
     return np.random.default_rng(seed).random((1, 8, 8), np.float32)
 
 
 @contextlib.contextmanager
 def steady(box: Box) -> Iterator[Act]:
-    """One client for all, whose requests have odd budgets, are wrong, or are cancelled."""
+    """One client for all requests; some have tiny budgets, are invalid, or are cancelled."""
     with Client(box.native) as client:
 
         def ask(rng: random.Random) -> str:
@@ -85,7 +85,7 @@ def steady(box: Box) -> Iterator[Act]:
 
 @contextlib.contextmanager
 def passing(box: Box) -> Iterator[Act]:
-    """A client per request, half of which hang up before the answer."""
+    """A client per request; half of them disconnect before the answer."""
 
     def ask(rng: random.Random) -> str:
         with Client(box.native) as client:
@@ -100,7 +100,7 @@ def passing(box: Box) -> Iterator[Act]:
 
 @contextlib.contextmanager
 def tasks(box: Box) -> Iterator[Act]:
-    """Durable tasks, whose results are fetched or not."""
+    """Durable tasks; half of their results are fetched."""
     with Client(box.native) as client:
 
         def ask(rng: random.Random) -> str:
@@ -133,7 +133,7 @@ def http(box: Box) -> Iterator[Act]:
 
 @contextlib.contextmanager
 def grpc(box: Box) -> Iterator[Act]:
-    """A channel that stays."""
+    """One channel for all requests."""
     with triton.InferenceServerClient(f"127.0.0.1:{box.grpc}") as client:
 
         def ask(rng: random.Random) -> str:
@@ -146,11 +146,11 @@ def grpc(box: Box) -> Iterator[Act]:
 
 
 CALLERS = {steady: 200, passing: 10, tasks: 5, http: 30, grpc: 30}
-"""Who asks, and how often in a second."""
+"""The callers, and their requests per second."""
 
 
 def call(box: Box, caller: Caller, per_s: float, end_s: float, counts: Counter[str]) -> None:
-    """Asks at random times until the end, without a pause where it is behind them."""
+    """Send requests at random times until the end, without pauses when behind schedule."""
     rng = random.Random(caller.__name__)
     with caller(box) as act:
         at_s = time.monotonic()
@@ -165,7 +165,7 @@ def call(box: Box, caller: Caller, per_s: float, end_s: float, counts: Counter[s
 
 
 def held() -> Iterator[tuple[str, dict[str, float]]]:
-    """What each process of the box holds now."""
+    """What each process of the box holds now, by name."""
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error), process.oneshot():
             words = [word for word in process.cmdline() if not word.startswith("-")]
@@ -181,13 +181,13 @@ def held() -> Iterator[tuple[str, dict[str, float]]]:
 
 
 def growth(samples: list[float]) -> float:
-    """The median of the last quarter, less that of the third: what the second half has added."""
+    """The growth in the second half: the median of the last quarter less that of the third."""
     quarter = max(1, len(samples) // 4)
     return median(samples[-quarter:]) - median(samples[-2 * quarter : -quarter] or samples)
 
 
 def soak(minutes: float) -> dict[str, dict[str, dict[str, float]]]:
-    """Uses a box for some time; by process and what it holds, how much and how much it grew."""
+    """Use a box for some time; by process and resource, return the amount and its growth."""
     seen: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts: Counter[str] = Counter()
     http_port, grpc_port = free_port(), free_port()
@@ -230,7 +230,7 @@ def soak(minutes: float) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--json", type=Path, help="write the figures there")

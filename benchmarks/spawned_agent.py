@@ -1,4 +1,4 @@
-"""A real agent for the time of a measurement."""
+"""A real agent for the duration of a measurement."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from scheduler import Client, Unavailable
 READY_S = 90
 
 MODELS = Path(configs.__file__).parent / "models"
-"""Those that come with laxity."""
+"""The models that ship with laxity."""
 
 
 @contextlib.contextmanager
 def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any) -> Iterator[str]:
-    """Starts `edge_agent`, waits until every target is ready, and ends it.
+    """Start `edge_agent`, wait until every target is ready, and end it after the block.
 
     Args:
-        folder: For its configuration, socket, state and log.
+        folder: The folder for its configuration, socket, state and log.
         models: The model repository.
-        niceness: Of its processes beside others of the machine; below 0 comes first and takes a
-            superuser.
+        niceness: The niceness of its processes; below 0 gives them priority and needs a superuser.
         settings: More keys of the configuration.
 
     Yields:
@@ -64,10 +63,10 @@ def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any
 
 @contextlib.contextmanager
 def preferred(niceness: int) -> Iterator[None]:
-    """Lets this process run before others, or after them, for a while; 0 changes nothing.
+    """Set the niceness of this process during the block; 0 changes nothing.
 
-    Its session is also that of the shell it was called from: whatever is called there afterwards
-    would come first as well.
+    The niceness of its session is restored, because the shell that called it shares that session,
+    and later commands there would otherwise keep the priority.
     """
     group = Path("/proc/self/autogroup")
     before = group.read_text().split()[-1] if niceness and group.exists() else None
@@ -81,21 +80,21 @@ def preferred(niceness: int) -> Iterator[None]:
 
 
 def prefer(pid: int, niceness: int) -> None:
-    """Sets the niceness of a process, its threads, and its session, which its children share."""
-    for thread in psutil.Process(pid).threads():  # each has its own
+    """Set the niceness of a process, its threads, and its session, which its children share."""
+    for thread in psutil.Process(pid).threads():  # each thread has its own niceness
         with contextlib.suppress(ProcessLookupError):
             os.setpriority(os.PRIO_PROCESS, thread.id, niceness)
     group = Path(f"/proc/{pid}/autogroup")
-    if group.exists():  # only where the kernel shares processors among sessions first
+    if group.exists():  # only if the kernel schedules by session first
         group.write_text(str(niceness))
 
 
 def prefer_all(pid: int, niceness: int) -> None:
-    """The same of a process and all that it has started, whatever their sessions; 0 is none."""
+    """The same for a process and all its descendants, in any session; 0 changes nothing."""
     if niceness:
         found = psutil.Process(pid)
         for process in (found, *found.children(recursive=True)):
-            # Any of them may end meanwhile, which each way of asking tells otherwise.
+            # Any of them may end meanwhile, which each call reports differently.
             with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
                 prefer(process.pid, niceness)
 

@@ -1,15 +1,17 @@
-"""What a cloud behind an emulated link is worth to a box that is too small for its load.
+"""The value of a cloud behind an emulated link to a box that is too small for its load.
 
     python -m benchmarks.spill --json FILE [--cloud laxity|serve|triton|mlserver] [--pings FOLDER]
 
-The box is a real agent with an emulated device that is far too slow for the requests that come, the
-cloud a real server of whichever kind, whose model only sleeps as long. Between them lies a relay
-with the delay of recorded 5G pings. The same arrivals are played to the box alone, with the cloud
-near (edge) and far (cloud), with a cloud that is cut off for ten seconds, and with a budget that
-does not last. The last run has fewer and larger requests, and a link that carries two thirds of
-them, so that box and cloud together are just enough. The bound is arithmetic: the capacities of
-both devices together are more than the load and the round trip is below the deadline, so every
-request could be in time, or none during an outage beyond what the box itself can do.
+The box is a real agent with an emulated device that is far too slow for its requests. The cloud is
+a real server of the chosen kind, whose model only sleeps as long as an emulated device takes.
+Between them is a relay with the delays of recorded 5G pings. The same arrivals are played to the
+box alone, with the cloud near (edge) and far (cloud), with a cloud that is cut off for ten seconds,
+and with a budget that does not last. The last run has fewer and larger requests, and a link that
+carries two thirds of them, so that box and cloud together are just enough.
+
+The bound is arithmetic: the capacities of both devices together exceed the load, and the round trip
+is below the deadline. So every request could be in time, except that during an outage only as many
+can be as the box itself can do.
 """
 
 from __future__ import annotations
@@ -44,15 +46,15 @@ RECORDED = Path(__file__).parents[2] / "shared" / "data" / "network" / "det6g"
 RATE_PER_S = 80.0
 FLOATS = 1024
 NARROW = {"rate_per_s": 50.0, "floats": 37_500, "mbps": 40.0}
-"""Requests of 150 KB, of which the link carries 33 a second."""
+"""Requests of 150 KB; the link carries 33 of them a second."""
 COST, BUDGET = 0.001, 0.5
 SLOW = {"base_ms": 20.0, "per_item_ms": 30.0, "jitter": 0.02}
-"""The box: 30 requests a second at most, in the largest batches that are in time."""
+"""The box's device: at most 30 requests a second, in the largest batches that are in time."""
 NICENESS = int(os.environ.get("NICENESS", "0"))
-"""Below 0 the agents, the relay and the callers come before all else on the machine; for the
-superuser, where others work on it as well."""
+"""Below 0 it gives the agents, the relay and the callers priority over other work on the machine,
+which needs a superuser."""
 SYNTHETIC_MS = (15.0, 4.0)
-"""Round trip and jitter where there is no recording."""
+"""Round trip and jitter if there is no recording."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,11 @@ class Ending:
     """How one request ended.
 
     Attributes:
-        at_s: When it was due, from the first arrival.
-        held_up_s: How much later it was sent: on a busy machine the callers are held up as well.
+        at_s: When it was due, since the start.
+        held_up_s: How much later it was sent, as a busy machine delays the callers too.
         in_time: Whether the caller had its result within the deadline.
-        target: Where it ran; empty if it has no result.
-        outcome: As the box says it.
+        target: The target that ran it; empty if it has no result.
+        outcome: The outcome that the box reported.
     """
 
     at_s: float
@@ -75,7 +77,7 @@ class Ending:
 
 
 class Relay:
-    """A link emulator on a loop in a thread of its own."""
+    """A link emulator on an event loop in its own thread."""
 
     def __init__(self, url: str, ping: Path | None, mbps: float | None = None) -> None:
         rtt_ms, jitter_ms = (0.0, 0.0) if ping else SYNTHETIC_MS
@@ -104,33 +106,33 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """The server's, at this end."""
+        """The server's URL at this end of the link."""
         return f"{self._scheme}://{self._link.address.partition('://')[2]}"
 
     def cut(self) -> None:
-        """Lets nothing through, as a pulled cable does: nobody is told."""
+        """Drop everything silently, like a pulled cable."""
         self._loop.call_soon_threadsafe(self._link.outage)
 
     def restore(self) -> None:
-        """Ends that."""
+        """End the outage."""
         self._loop.call_soon_threadsafe(self._link.restore)
 
     def cut_at(self, from_s: float, for_s: float) -> None:
-        """Does both, so long from now and for so long."""
+        """Schedule an outage that starts after `from_s` and lasts for `for_s`."""
         loop = self._loop
         loop.call_soon_threadsafe(loop.call_later, from_s, self._link.outage)
         loop.call_soon_threadsafe(loop.call_later, from_s + for_s, self._link.restore)
 
 
 def arrivals(seconds: float, rate_per_s: float = RATE_PER_S, seed: int = 1) -> list[float]:
-    """Poisson arrivals, in seconds from the first."""
+    """Poisson arrivals, in seconds since the start."""
     gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, int(2 * rate_per_s * seconds))
     times = np.cumsum(gaps)
     return [float(at_s) for at_s in times[times < seconds]]
 
 
 def play(client: Client, at_s: Sequence[float], start_s: float, floats: int) -> list[Ending]:
-    """Sends a request at each time, whatever became of those before."""
+    """Send a request at each time, without waiting for earlier ones (open loop)."""
     x = {"x": np.zeros(floats, np.float32)}
     sent: list[tuple[float, Future[Any], list[float]]] = []
     for due_s in at_s:
@@ -162,7 +164,7 @@ def run(
     floats: int = FLOATS,
     **cloud: Any,
 ) -> tuple[list[Ending], dict[str, Any]]:
-    """Plays arrivals to a box of its own; the endings, and its status of the cloud."""
+    """Play arrivals to a fresh box; return the endings, and the box's status of the cloud."""
     folder.mkdir()
     clouds = [] if relay is None else [{"name": "far", "url": relay.url, **cloud}]
     with (
@@ -182,17 +184,17 @@ def _note_time(times_s: list[float], _: Future[Any]) -> None:
 
 
 def share(endings: Sequence[Ending]) -> float:
-    """The part that was in time."""
+    """The share of requests in time."""
     return sum(ending.in_time for ending in endings) / len(endings)
 
 
 def within(endings: Sequence[Ending], window: tuple[float, float]) -> list[Ending]:
-    """Those sent in a window of (from, for) seconds."""
+    """The requests due in a window, given as its start and length in seconds."""
     return [e for e in endings if window[0] <= e.at_s < window[0] + window[1]]
 
 
 def figures_of(endings: Sequence[Ending]) -> dict[str, Any]:
-    """What is written down of a run."""
+    """The figures of a run."""
     return {
         "requests": len(endings),
         "in_time": round(share(endings), 4),
@@ -202,7 +204,7 @@ def figures_of(endings: Sequence[Ending]) -> dict[str, Any]:
 
 
 def measure(kind: str, folder: Path, pings: Path, seconds: float) -> dict[str, Any]:
-    """Every run with one kind of cloud, one after the other."""
+    """Make every run with one kind of cloud, one after the other."""
     models = folder / "models"
     make_models(models)
     shutil.rmtree(models / "echo")
@@ -253,7 +255,7 @@ def measure(kind: str, folder: Path, pings: Path, seconds: float) -> dict[str, A
 
 
 def main() -> int:
-    """Measures, writes, and says whether it holds."""
+    """Measure, write, and check that the promises hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cloud", choices=CLOUDS, default="laxity")

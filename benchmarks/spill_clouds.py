@@ -1,4 +1,4 @@
-"""The clouds of `benchmarks.spill`: each takes as long as the same emulated device."""
+"""The clouds of `benchmarks.spill`; each takes as long as the same emulated device."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.ports import free_port
 from benchmarks.spawned_agent import prefer_all, spawned_agent
 
 FAST = {"base_ms": 3.0, "per_item_ms": 1.0, "jitter": 0.02}
-"""250 requests a second and more."""
+"""The latency of every cloud: 250 requests a second or more."""
 
 
 def emulated(latency: dict[str, float]) -> list[dict[str, Any]]:
-    """The devices of an agent that only takes time."""
+    """The configuration of an emulated device."""
     return [{"id": "cpu:0", "runtimes": ["emulated"], "options": latency}]
 
 
 @contextlib.contextmanager
 def laxity(folder: Path, models: Path, niceness: int) -> Iterator[str]:
-    """Another agent's gRPC door."""
+    """Another agent; yields the URL of its gRPC door."""
     port = free_port()
     doors = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
     with spawned_agent(folder, models, niceness, listen=doors, devices=emulated(FAST)):
@@ -33,7 +33,7 @@ def laxity(folder: Path, models: Path, niceness: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serve(folder: Path, models: Path, niceness: int) -> Iterator[str]:
-    """One replica of our application on Ray Serve."""
+    """One replica of laxity's application on Ray Serve."""
     replicas = {"min": 1, "max": 1, "cpus": 0.5}
     devices = [{**device, "cpus": 0.5} for device in emulated(FAST)]
     with spawned_cloud(folder, models, replicas=replicas, devices=devices) as (port, _):
@@ -52,12 +52,12 @@ def _other(name: str, folder: Path, niceness: int) -> Iterator[str]:
 
 
 def triton(folder: Path, _: Path, niceness: int) -> contextlib.AbstractContextManager[str]:
-    """Triton's gRPC, whose model is a Python function that sleeps."""
+    """Triton over gRPC; its model is a Python function that sleeps."""
     return _other("triton", folder, niceness)
 
 
 def mlserver(folder: Path, _: Path, niceness: int) -> contextlib.AbstractContextManager[str]:
-    """MLServer's gRPC, whose runtime sleeps."""
+    """MLServer over gRPC; its runtime sleeps."""
     return _other("mlserver", folder, niceness)
 
 
@@ -67,4 +67,5 @@ CLOUDS: dict[str, Callable[[Path, Path, int], contextlib.AbstractContextManager[
     "triton": triton,
     "mlserver": mlserver,
 }
-"""By name: a context that yields the server's URL, given a folder, our models, and a niceness."""
+"""By name, makes a context that yields the server's URL, from a folder, our models and a
+niceness."""

@@ -2,14 +2,15 @@
 
     python -m benchmarks.start --json FILE [--rounds N]
 
-In turns, each time from nothing that runs:
+In turn, each time with nothing running before:
 
-* `first`: `edge_agent` with nothing measured yet, on the models of `configs/models`;
-* `again`: the same with what the first has measured, as after a crash or a boot;
-* `ray`: what a Python program with Ray needs to have one answer of an actor, for comparison.
+* `first`: `edge_agent` without any profiles, on the models of `configs/models`;
+* `again`: the same with the profiles of the first start, as after a crash or a reboot;
+* `ray`: a Python program with Ray, until an actor's first answer, for comparison.
 
-Each is the median of its rounds, in seconds, with the seconds of processor time that it and all
-that it started took until then; an agent is asked every tenth of a second whether it is ready.
+Each figure is the median of its rounds, in seconds, with the CPU time in seconds that the program
+and all its child processes took until then. An agent is polled every tenth of a second for its
+readiness.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ input()
 
 
 def measure(rounds: int) -> dict[str, dict[str, float]]:
-    """Seconds and processor seconds to the first result, by what is started."""
+    """Seconds and CPU seconds to the first result, by program."""
     took: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
@@ -85,13 +86,13 @@ def _ray() -> tuple[float, float]:
 
 
 def _cpu_s() -> float:
-    """What all processes that this one has started took, and those that they have outlived."""
+    """The CPU time of all descendants of this process, including their ended children."""
     each = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
     return sum(t.user + t.system + t.children_user + t.children_system for t in each)
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="how often each is started")
     parser.add_argument("--json", type=Path, help="write the figures there")

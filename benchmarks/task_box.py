@@ -1,12 +1,12 @@
-"""A box without Ray: the real door, driver, store and feeder in a process that may be killed.
+"""A box without Ray: the real door, driver, store and feeder in a process to be killed.
 
     python -m benchmarks.task_box worker SOCKET LOG   a worker on the real link, whose device only
                                                       takes time; LOG gets what it ran
     python -m benchmarks.task_box box FOLDER SOCKET   the scheduler's side, at FOLDER/s.sock
 
-The model `double` gives back twice its input `x`, a vector of two: a number of the caller's, and
-for how many milliseconds the item keeps the device busy. An item whose number is negative fails.
-The model `idle` is the same, but no target has it.
+The model `double` returns twice its input `x`, a vector of two values: a number chosen by the
+caller, and the milliseconds for which the item keeps the device busy. An item with a negative
+number fails. The model `idle` is the same, but no target has it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _VECTOR = {"dtype": "float64", "shape": [2]}
 
 
 def card(name: str) -> dict[str, Any]:
-    """A model as a worker describes it."""
+    """A model's card, as a worker sends it."""
     signature = {
         "inputs": [{"name": "x", **_VECTOR}],
         "outputs": [{"name": "y", **_VECTOR}],
@@ -53,20 +53,20 @@ def card(name: str) -> dict[str, Any]:
 
 
 def offer() -> Offer:
-    """What the device says it takes."""
+    """The device's offer."""
     ladder = {size: (_BASE_NS + size * _ITEM_NS,) * 3 for size in BATCHES}
     return Offer(MODEL, "only", "sleeping", ladder)
 
 
 class Host:
-    """A device that only takes time, and writes down each number that it ran."""
+    """A device that only takes time, and logs each number that it ran."""
 
     def __init__(self, log: Path) -> None:
-        """Appends to the file."""
+        """Append to the file."""
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def run(self, model: str, variant: str, items: list[Tensors]) -> list[Any]:
-        """Twice each input, after a while."""
+        """Return twice each input after the items' time."""
         busy_s = sum(float(item["x"][1]) for item in items) / 1e3
         time.sleep((_BASE_NS + len(items) * _ITEM_NS) / 1e9 + busy_s)
         os.write(self._log, b"".join(b"%d\n" % int(item["x"][0]) for item in items))
@@ -77,7 +77,7 @@ class Host:
 
 
 def run_worker(path: Path, log: Path) -> None:
-    """Serves one box after the other, until it is killed."""
+    """Serve one box after another until killed."""
     link = LinkServer(path, Host(log))
     cards = [card(MODEL), card(IDLE_MODEL)]
     link.say("catalog", {"t": "catalog", "models": cards, "problems": []})
@@ -87,7 +87,7 @@ def run_worker(path: Path, log: Path) -> None:
 
 
 async def run_box(folder: Path, worker: Path, bounds: Bounds) -> None:
-    """Serves until SIGTERM, then drains."""
+    """Serve until SIGTERM, then drain."""
     driver = Driver(limits=Limits())
     rules = DoorRules("bench", Access(), FrameLimits(), 64, 3_600_000_000_000)
     door = NativeDoor(driver, rules, driver.status)
@@ -111,14 +111,14 @@ async def run_box(folder: Path, worker: Path, bounds: Bounds) -> None:
 
 
 def serve(folder: Path, worker: Path, bounds: Bounds) -> None:
-    """A box in this process."""
+    """Run a box in this process."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     uvloop.install()
     asyncio.run(run_box(folder, worker, bounds))
 
 
 def main() -> None:
-    """Runs one of the two."""
+    """Run the worker or the box."""
     parser = argparse.ArgumentParser(description="a box without Ray, to be killed")
     parser.add_argument("what", choices=("box", "worker"))
     parser.add_argument("first", type=Path)

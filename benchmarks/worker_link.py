@@ -1,10 +1,10 @@
-"""The link to a worker beside a Ray Compiled Graph: latency, and what an idle worker costs.
+"""The link to a worker compared with a Ray Compiled Graph: latency and idle CPU use.
 
     python -m benchmarks.worker_link --json FILE
 
-Both are driven from a uvloop loop, as the scheduler does, one batch at a time: 64 bytes and
-600 KB in, 4 bytes out. `idle_cpu_percent` is what the worker's process takes of a core while it
-has nothing to do; `waiting_cpu_percent` is what the scheduler's side takes while a batch of half a
+Both are driven from a uvloop event loop, as in the scheduler, one batch at a time: 64 bytes and 600
+KB in, 4 bytes out. `idle_cpu_percent` is the share of a core that the worker's process uses while
+idle; `waiting_cpu_percent` is the share that the scheduler's side uses while a batch of half a
 second runs.
 """
 
@@ -45,17 +45,17 @@ Step = Callable[[int], Awaitable[Any]]
 
 
 class FirstElement:
-    """A host whose model gives the first element of its input; `busy` takes its time over it."""
+    """A host whose models return the first element of the input; `busy` takes `BUSY_S`."""
 
     def run(self, model: str, _variant: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """One output for each item."""
+        """Return one output per item."""
         if model == "busy":
             time.sleep(BUSY_S)
         return [{"y": item["x"][:1]} for item in items]
 
 
 async def medians_us(step: Step) -> dict[str, float]:
-    """The median of a step for each size, in microseconds."""
+    """The median time of a step for each size, in microseconds."""
     found = {}
     for name, size in SIZES.items():
         seconds = []
@@ -68,7 +68,7 @@ async def medians_us(step: Step) -> dict[str, float]:
 
 
 def cpu_percent(pid: int, seconds: float) -> float:
-    """What a process takes of one core over some time, in percent."""
+    """The share of one core that a process uses over some time, in percent."""
     process = psutil.Process(pid)
     before = sum(process.cpu_times()[:2])
     time.sleep(seconds)
@@ -76,7 +76,7 @@ def cpu_percent(pid: int, seconds: float) -> float:
 
 
 class Listener:
-    """Hears a link and resolves the future of the batch in flight."""
+    """Listens to a link and resolves the future of the batch in flight."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -89,13 +89,13 @@ class Listener:
 
 
 def submission(size: int) -> Submission:
-    """One request with a vector of so many float32."""
+    """One request with a vector of `size` float32."""
     body, specs = memoryview(bytes(4 * size)), [["x", "float32", [size]]]
     return Submission(RequestClass("first"), specs, body, 0, 3, 1.0, False, lambda _: None)
 
 
 def serve_link(path: Path) -> None:
-    """A worker's process."""
+    """Run a worker in this process."""
     LinkServer(path, FirstElement()).serve_forever()
 
 
@@ -127,7 +127,7 @@ async def through_link(path: Path, pid: int) -> dict[str, float]:
 
 
 def measure_link() -> dict[str, float]:
-    """A worker's end of the link in a process of its own."""
+    """Measure the link, with the worker's end in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s"
         worker = multiprocessing.get_context("spawn").Process(target=serve_link, args=(path,))
@@ -141,7 +141,7 @@ def measure_link() -> dict[str, float]:
 
 
 async def through_graph(graph: Any, pid: int) -> dict[str, float]:
-    """Figures of a compiled graph, its blocking `get` in a thread beside the loop."""
+    """Figures of a compiled graph, with its blocking `get` in a thread beside the event loop."""
     import ray
 
     loop = asyncio.get_running_loop()
@@ -171,7 +171,7 @@ async def through_graph(graph: Any, pid: int) -> dict[str, float]:
 
 
 def measure_graph() -> dict[str, float]:
-    """A Ray actor behind a compiled graph; bytes go through it faster than arrays."""
+    """Measure a Ray actor behind a compiled graph, with bytes, which pass faster than arrays."""
     import os
 
     import ray
@@ -201,8 +201,8 @@ def measure_graph() -> dict[str, float]:
 
 
 def main() -> None:
-    """Measures, prints a table and writes the file."""
-    parser = argparse.ArgumentParser(description="the link to a worker beside a compiled graph")
+    """Measure, print a table and write the file."""
+    parser = argparse.ArgumentParser(description="the worker link compared with a compiled graph")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     arguments = parser.parse_args()
     found = {"link": measure_link(), "compiled_graph": measure_graph()}

@@ -1,1 +1,1 @@
-"""The daemon on a box: finds the hardware, starts and supervises the scheduler and its workers."""
+"""The daemon on a box: probes the hardware, starts and supervises the scheduler and workers."""

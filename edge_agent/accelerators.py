@@ -10,18 +10,17 @@ from workers.opt_out import opt_out
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A processor beside the CPU.
+    """A processor other than the CPU.
 
     Attributes:
-        kind: What sort of processor it is.
-        vendor: Who made it.
-        name: What its driver calls it.
-        device_id: The id of the device that it can be, e.g. `gpu:0`; None where no installed
-            runtime computes on it.
+        kind: The kind of processor.
+        vendor: Its maker.
+        name: Its driver's name for it.
+        device_id: The id of its device, e.g. `gpu:0`; None if no installed runtime can use it.
         memory_bytes: Its own memory; None where it shares the box's or its driver doesn't say.
         driver: The driver's version.
         compute_capability: NVIDIA's number for what the GPU can execute, e.g. `8.7`.
-        uuid: NVIDIA's name of this very GPU or MIG instance.
+        uuid: NVIDIA's unique id of the GPU or MIG instance.
     """
 
     kind: Literal["gpu", "npu"]
@@ -36,10 +35,10 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Found:
-    """What one library reports.
+    """The report of one library.
 
     Attributes:
-        accelerators: What it found.
+        accelerators: The accelerators it found.
         notes: What it could not find out, and why.
     """
 
@@ -48,12 +47,12 @@ class Found:
 
 
 def openvino_devices() -> Found:
-    """The Intel GPUs and NPUs that OpenVINO reaches on this machine."""
+    """The Intel GPUs and NPUs that OpenVINO can use on this machine."""
     opt_out()
     try:
         import openvino
     except ImportError as error:
-        return Found(notes=(f"Intel's GPUs and NPUs are not looked for without OpenVINO: {error}",))
+        return Found(notes=(f"Intel's GPUs and NPUs are not probed without OpenVINO: {error}",))
     found = []
     try:
         core = openvino.Core()
@@ -77,12 +76,12 @@ def _intel_accelerator(kind: str, number: str, name: str) -> Accelerator:
 
 
 def nvidia_gpus(nvml: Any = None) -> Found:
-    """The GPUs that NVIDIA's driver reports; none where there is no driver.
+    """The GPUs that NVIDIA's driver reports; empty where there is no driver.
 
-    A GPU that is partitioned stands for itself no more: each of its MIG instances does.
+    A partitioned GPU is replaced by its MIG instances.
 
     Args:
-        nvml: The module `pynvml`, or something that answers as it does.
+        nvml: The module `pynvml`, or a stand-in with the same calls.
     """
     if nvml is None:
         import pynvml
@@ -102,7 +101,7 @@ def nvidia_gpus(nvml: Any = None) -> Found:
             try:
                 card = nvml.nvmlDeviceGetHandleByIndex(index)
                 gpus += [_nvidia_gpu(nvml, *found, driver) for found in _instances(nvml, card)]
-            except nvml.NVMLError as error:  # one that fell off the bus, say
+            except nvml.NVMLError as error:  # for example one that fell off the bus
                 notes.append(f"NVIDIA's driver could not describe GPU {index}: {error}")
     except nvml.NVMLError as error:
         notes.append(f"NVIDIA's driver could not describe its GPUs: {error}")
@@ -112,7 +111,7 @@ def nvidia_gpus(nvml: Any = None) -> Found:
 
 
 def _instances(nvml: Any, card: Any) -> list[tuple[Any, Any]]:
-    """A card with itself, or with each of its MIG instances."""
+    """Pairs of a card and itself, or of a card and each of its MIG instances."""
     try:
         partitioned = nvml.nvmlDeviceGetMigMode(card)[0] == nvml.NVML_DEVICE_MIG_ENABLE
     except nvml.NVMLError_NotSupported:
@@ -124,7 +123,7 @@ def _instances(nvml: Any, card: Any) -> list[tuple[Any, Any]]:
         try:
             found.append((card, nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)))
         except nvml.NVMLError_NotFound:
-            continue  # a place for an instance that was not made
+            continue  # a slot without an instance
     return found
 
 
@@ -132,7 +131,7 @@ def _nvidia_gpu(nvml: Any, card: Any, instance: Any, driver: str) -> Accelerator
     try:
         memory = int(nvml.nvmlDeviceGetMemoryInfo(instance).total)
     except nvml.NVMLError_NotSupported:
-        # A Tegra's GPU shares the memory of its box.
+        # A Tegra's GPU shares the box's memory.
         memory = None
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
     return Accelerator(

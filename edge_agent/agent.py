@@ -1,4 +1,4 @@
-"""Starts, watches and ends everything that serves on a box."""
+"""Start, watch and stop everything that serves on a box."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
 
 _ANSWER_S = 5.0
-"""How long the scheduler may take to answer, beyond what it was asked to do."""
+"""How long the scheduler may take to answer a drain, beyond the drain itself."""
 
 
 class Agent:
-    """The scheduler and workers of a box, on a Ray cluster of their own.
+    """The scheduler and workers of a box, on their own Ray cluster.
 
     Args:
         config: The box's configuration.
-        config_file: Where it came from, to be watched for changes; None if nowhere.
-        over: What counts more than the file, as in `load_config`.
-        hardware: What the box has.
+        config_file: The file it was read from, watched for changes; None if there is none.
+        over: Settings that override the file, as in `load_config`.
+        hardware: The box's hardware.
 
     Raises:
-        AgentError: Another agent is there, or the configuration can't work on this box.
+        AgentError: Another agent is running, or the configuration can't work on this box.
     """
 
     def __init__(
@@ -61,12 +61,13 @@ class Agent:
         over: Mapping[str, Any],
         hardware: Hardware,
     ) -> None:
-        """Starts Ray and the actors; the doors are open when it returns."""
+        """Start Ray and the actors; the doors are open when this returns."""
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
         _check(config, config_file, self.devices, hardware)
         if any(device.memory_mb is not None for device in self.devices):
-            # Before Ray, whose processes inherit the group. Workers say what they do without.
+            # Before Ray, whose processes inherit the group. Without it, workers report their
+            # fallback.
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
         self._lock = locked(config.state_dir, "agent")
@@ -90,7 +91,7 @@ class Agent:
     def _start(
         self, config_file: Path | None, over: Mapping[str, Any], cores: tuple[int, ...]
     ) -> None:
-        watch = FileWatch(_read_again(self.config, config_file))  # they are read from here on
+        watch = FileWatch(_read_again(self.config, config_file))  # before the files are read
         links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
@@ -115,38 +116,38 @@ class Agent:
             threading.Thread(target=watch.run, args=heard, daemon=True).start()
 
     def _reload(self) -> None:
-        """Has the configuration, tokens and certificates read again."""
+        """Make the scheduler and doors read the configuration, tokens and certificates again."""
         try:
             ray.get(self.scheduler.reload.remote())
-        except RayActorError:  # it reads the file when it is back
+        except RayActorError:  # it reads the file when it restarts
             pass
-        except RayTaskError as error:  # whatever it is: later changes are to be heard of
-            told = f"the configuration could not be taken over: {cause_of(error)}"
+        except RayTaskError as error:  # of any kind: keep watching for later changes
+            told = f"the configuration could not be reloaded: {cause_of(error)}"
             print(told, file=sys.stderr, flush=True)
         if self._doors is not None:
             self._doors.reload()
 
     def status(self) -> dict[str, Any]:
-        """What the scheduler says of itself and its targets."""
+        """The status of the scheduler and its targets."""
         answer: dict[str, Any] = ray.get(self.scheduler.status.remote())
         return answer
 
     def models(self) -> dict[str, Any]:
-        """What the box can run, and what is wrong with what it can't."""
+        """The models that the box can run, and the problems of those it can't."""
         answer: dict[str, Any] = ray.get(self.scheduler.models.remote())
         return answer
 
     def wait_ready(
         self, progress: Callable[[list[dict[str, Any]]], None], stop: Callable[[], bool]
     ) -> dict[str, str]:
-        """Waits until every device is ready or failed; the failed ones with the reason.
+        """Wait until every device is ready or failed; return the failed ones with the reason.
 
         Args:
-            progress: Told the devices among the targets of `status`, again and again.
-            stop: Whether to wait no longer.
+            progress: Called repeatedly with the devices among the targets of `status`.
+            stop: Returns whether to stop waiting.
 
         Raises:
-            AgentError: No device is left.
+            AgentError: No device can be used.
         """
         failed = Readiness(self.scheduler, self.workers).wait(progress, stop)
         self._measure_contention(failed)
@@ -161,12 +162,12 @@ class Agent:
         contention.measure_in_background(workers, self.config.state_dir / "contention.json")
 
     def drain(self) -> int:
-        """Admits nothing more, and waits `drain_s` at most for what is held; how many were cut.
+        """Stop admission, wait at most `drain_s` for held requests, and count those cut off.
 
         Raises:
             AgentError: The scheduler does not answer.
         """
-        self._stopping.set()  # what dies from now on is not brought back
+        self._stopping.set()  # processes that die from now on are not restarted
         seconds = self.config.drain_s
         if self._doors is not None:
             self._doors.begin_drain()
@@ -177,7 +178,7 @@ class Agent:
         return left
 
     def stop(self) -> None:
-        """Ends every process, at once."""
+        """End every process at once."""
         self._stopping.set()
         ended = {child.pid for child in psutil.Process().children(recursive=True)}
         if self._doors is not None:
@@ -188,7 +189,7 @@ class Agent:
         self._clean_up(ended)
 
     def _ray_died(self, part: str) -> None:
-        """Starts over, from any thread: those of the old life may wait for Ray without end."""
+        """Start over, from any thread: threads of the old life may wait for Ray for ever."""
         if not self._stopping.is_set():
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
             start_over(self._born_s, self._run_dir)
@@ -202,7 +203,7 @@ class Agent:
 
 
 def _read_again(config: Config, file: Path | None) -> list[Path]:
-    """The files whose changes are taken over while it runs."""
+    """The files that are read again when they change."""
     tls = (config.tls.cert, config.tls.key) if config.tls is not None else ()
     return [path for path in (file, config.token_file, config.tenants_file, *tls) if path]
 

@@ -1,4 +1,4 @@
-"""Whether what a configuration names can be used, found before anything is started."""
+"""Check before the start that everything a configuration names can be used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.usable_runtimes import check_settings
 
 
 class Unusable(LaxityError):
-    """Something that a configuration names can't be used; a line for each."""
+    """Something that a configuration names can't be used; the message has a line per problem."""
 
     code = "invalid_config"
 
@@ -26,15 +26,15 @@ class Unusable(LaxityError):
 def check_named(
     config: Config, file: Path | None, readable: Callable[[Path], bool] = lambda path: True
 ) -> None:
-    """Tries the policy, the options of devices, and the files of tokens and certificates.
+    """Check the policy, the devices' options, and the files of tokens and certificates.
 
     Args:
-        config: What names them.
-        file: Where it was read from.
-        readable: Whether a file is to be looked into.
+        config: The configuration.
+        file: The file it was read from.
+        readable: Returns whether a file is to be checked.
 
     Raises:
-        Unusable: With every mistake, and its place in the file that has it.
+        Unusable: The message has every mistake and its place in its file.
     """
     found = [str(error) for error in (*_settings(config, file), *file_problems(config, readable))]
     if found:
@@ -57,7 +57,7 @@ def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
 def file_problems(
     config: Config, readable: Callable[[Path], bool] = lambda path: True
 ) -> Iterator[ConfigError]:
-    """What is wrong with the files of tokens and certificates; arguments as of `check_named`."""
+    """Mistakes in the files of tokens and certificates; arguments as in `check_named`."""
 
     def known(path: Path | None) -> Path | None:
         return path if path is not None and readable(path) else None

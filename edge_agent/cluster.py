@@ -1,4 +1,4 @@
-"""The Ray of a box: small, private, on loopback, gone when the agent is gone."""
+"""A box's Ray cluster: small, private, on loopback, and gone when the agent is gone."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from scheduler.address import LONGEST_SOCKET_PATH
 _SHUTDOWN_S = 8.0
 
 _PARTS = frozenset(("gcs_server", "raylet"))
-"""Without either of them a cluster can't go on."""
+"""The processes without which a cluster can't go on."""
 
 _NEEDLESS = {
     "start_monitor": "autoscaler/_private/monitor.py",
     "start_api_server": "dashboard/dashboard.py",
 }
-"""What Ray starts in any case, and is only needed where machines come and go, or for the dashboard:
-120 MB of memory, as much as a scheduler takes. By the methods of Ray's `Node` that start it."""
+"""Processes that Ray always starts, but that are needed only for autoscaling or the dashboard,
+keyed by the method of Ray's `Node` that starts each. They take 120 MB of memory, as much as a
+scheduler."""
 
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
-"""Near Ray's minimum: tensors don't travel through the object store."""
+"""Near Ray's minimum, because tensors don't travel through the object store."""
 
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -41,23 +42,23 @@ _log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """A one-box Ray cluster with no dashboard.
+    """A one-box Ray cluster without a dashboard.
 
     Args:
-        folder: Where Ray keeps its files and sockets.
-        cores: How many CPU cores Ray may count on.
-        object_store_bytes: How much memory Ray may use for what travels between its processes.
+        folder: The folder for Ray's files and sockets.
+        cores: The number of CPU cores that Ray may use.
+        object_store_bytes: The memory of Ray's object store.
     """
 
     def __init__(
         self, folder: Path, cores: int, object_store_bytes: int = _OBJECT_STORE_BYTES
     ) -> None:
-        """Starts Ray; takes some seconds.
+        """Start Ray, which takes some seconds.
 
         Raises:
-            AgentError: Ray can't have its sockets in that folder.
-            SystemExit: SIGTERM came meanwhile. Ray has a handler of its own then; the caller's is
-                in its place again afterwards.
+            AgentError: Ray can't put its sockets in that folder.
+            SystemExit: SIGTERM arrived meanwhile. Ray installs its own handler while it starts;
+                the caller's is restored afterwards.
         """
         _check_path(folder)
         self._folder = folder
@@ -83,10 +84,11 @@ class Cluster:
         _end_needless()
 
     def watch(self, on_death: Callable[[str], None]) -> None:
-        """Tells, from a thread of its own and once, which part of Ray has died.
+        """Call `on_death` once, from another thread, with the part of Ray that has died.
 
-        Ray itself notices that its head is gone after a minute, and then ends everything; when
-        its node manager is gone it ends the actors at once, and nothing brings them back.
+        Ray itself takes a minute to notice that its head (`gcs_server`) is gone, and then ends
+        everything. When its node manager (`raylet`) is gone it ends the actors at once, and nothing
+        restarts them.
         """
         parts = [p for p in psutil.Process().children(recursive=True) if p.name() in _PARTS]
         watched = {os.pidfd_open(part.pid): part.name() for part in parts}
@@ -101,10 +103,10 @@ class Cluster:
         threading.Thread(target=watch, name="laxity-ray-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends Ray and all its processes.
+        """End Ray and all its processes.
 
-        Ray may wait without end for processes that somebody else has ended already; what it has not
-        ended in time is killed, also what nobody is the parent of any more.
+        Ray may wait for ever for processes that somebody else has already ended. Processes that it
+        has not ended in time are killed, orphans included.
         """
         started = psutil.Process().children(recursive=True)
         shutdown = threading.Thread(target=ray.shutdown, daemon=True)
@@ -119,7 +121,7 @@ class Cluster:
 def _check_path(folder: Path) -> None:
     longest = f"{folder}/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
     if not longest.isascii():
-        raise AgentError(f"Ray takes no path but of ASCII, not {folder}; {_ELSEWHERE}")
+        raise AgentError(f"Ray needs an ASCII path, not {folder}; {_ELSEWHERE}")
     if len(longest) > LONGEST_SOCKET_PATH:
         many = len(longest) - LONGEST_SOCKET_PATH
         told = f"Ray's sockets in {folder} have paths that are {many} bytes too long"
@@ -127,10 +129,12 @@ def _check_path(folder: Path) -> None:
 
 
 def _store_folder(folder: Path) -> str | None:
-    """Where Ray's processes share memory, unless it can choose: it fails where it can't write."""
+    """The folder for Ray's shared memory, or None for Ray's default, which must be writable."""
     if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
         return None
-    _log.warning("%s can't be written: Ray shares memory in files of %s", _SHARED_MEMORY, folder)
+    _log.warning(
+        "%s can't be written: Ray keeps shared memory in files in %s", _SHARED_MEMORY, folder
+    )
     return str(folder)
 
 
@@ -139,11 +143,11 @@ _leaving = threading.local()
 
 @contextlib.contextmanager
 def _groups_of_their_own() -> Iterator[None]:
-    """What this thread starts meanwhile is in no process group of the agent's.
+    """Put each process that this thread starts within the block into its own process group.
 
-    A signal to that (`kill %1`, `timeout`, a terminal that closes) would end Ray beneath an agent
-    that drains. Ray has no option for it, but it starts all its parts with a `preexec_fn`; then
-    `subprocess` calls what was registered at forks.
+    A signal to the agent's group (`kill %1`, `timeout`, a terminal that closes) would otherwise end
+    Ray under an agent that is draining. Ray has no option for this, but it starts all its parts
+    with a `preexec_fn`, and then `subprocess` runs the functions registered for forks.
     """
     _leaving.group = True
     try:
@@ -162,10 +166,10 @@ os.register_at_fork(after_in_child=_leave_group)
 
 @contextlib.contextmanager
 def _nothing_needless() -> Iterator[None]:
-    """Ray starts nothing needless meanwhile, and doesn't wait for it: a second.
+    """Keep Ray from starting needless processes within the block, which saves a second.
 
-    It has no option for this, and these methods are its own affair: one that it has under another
-    name some day starts what `_end_needless` ends.
+    Ray has no option for this, and these methods are private. If a later version renames one, the
+    process does start, and `_end_needless` ends it.
     """
     node = getattr(sys.modules.get("ray._private.node"), "Node", None)
     kept = {name: getattr(node, name) for name in _NEEDLESS if hasattr(node, name)}

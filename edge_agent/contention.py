@@ -1,4 +1,4 @@
-"""How much the devices of a box slow each other down, by sharing cores or memory bandwidth."""
+"""Measure how much a box's devices slow each other down by sharing cores or memory bandwidth."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from ray.exceptions import RayActorError
 from scheduler.files import replace_file
 
 MEASURE_S = 0.5
-"""How long each device is measured, alone and beside each other one."""
+"""How long each device is measured, alone and beside each other device, in seconds."""
 
 _LEAD_S = 0.3
-"""How much longer the other one is kept busy, so that it is while the first is measured."""
+"""How much longer the other device is kept busy, to cover the whole measurement, in seconds."""
 
 
 def measure_in_background(workers: Mapping[str, Any], path: Path) -> None:
-    """Tell each device how much the others slow it down, measured once for a set of devices.
+    """Tell each device how much the others slow it down; measured once per set of devices.
 
     Args:
-        workers: By device id, the actors of devices that compute.
-        path: The file to keep the measurement in.
+        workers: The actors of devices that are not emulated, by device id.
+        path: The file for the measurement.
     """
     if len(workers) < 2:
         return
@@ -50,7 +50,7 @@ def _tell_slowdown(workers: Mapping[str, Any], path: Path) -> None:
             lambda name, seconds: ray.get(workers[name].typical_ns.remote(seconds)),
             lambda name, seconds: partial(ray.get, workers[name].occupy.remote(seconds)),
         )
-        with contextlib.suppress(OSError):  # a full disk: it is measured at the next start too
+        with contextlib.suppress(OSError):  # for example a full disk: the next start measures again
             store_slowdown(path, devices, slowdown)
     for name, others in slowdown.items():
         ray.get(workers[name].learn_contention.remote(others))
@@ -61,16 +61,16 @@ def measure_slowdown(
     typical_ns: Callable[[str, float], dict[str, int]],
     occupy: Callable[[str, float], Callable[[], Any]],
 ) -> dict[str, dict[str, float]]:
-    """Measure every device alone, and beside each other one at work.
+    """Measure every device alone, and beside each other device while that is busy.
 
     Args:
-        devices: Their ids.
-        typical_ns: Given a device and seconds, the median time of an item by variant.
-        occupy: Keeps a device busy for some seconds; what it returns waits for the end.
+        devices: The devices' ids.
+        typical_ns: Given a device and seconds, returns the median time of an item by variant.
+        occupy: Keeps a device busy for some seconds; returns a function that waits for the end.
 
     Returns:
-        By device and other device how many times longer a run of the first takes while the
-        second is busy: the median over its variants, 1 being no contention.
+        By device and other device, the factor by which a run of the first takes longer while the
+        second is busy: the median over its variants, where 1 means no contention.
     """
     found: dict[str, dict[str, float]] = {}
     for device in devices:
@@ -88,18 +88,18 @@ def measure_slowdown(
 
 
 def load_slowdown(path: Path, devices: Mapping[str, str]) -> dict[str, dict[str, float]] | None:
-    """What was measured before of the same devices, or None.
+    """The stored measurement of the same devices, or None.
 
-    A device that served nothing then, because it had no models yet, has all measured again.
+    If a device served nothing then, because it had no models yet, all are measured again.
 
     Args:
         path: The file that `store_slowdown` writes.
-        devices: By id what each device is and runs.
+        devices: By id, a description of each device and its runtimes.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        # Absent at the first start; a damaged one is measured again and replaced.
+        # Absent at the first start; a damaged file is replaced by a new measurement.
         return None
     if not isinstance(content, dict) or content.get("devices") != dict(devices):
         return None

@@ -1,4 +1,4 @@
-"""The doors in processes of their own: started, watched, brought back, drained."""
+"""The doors' processes: start, supervise, restart and drain them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ _OPEN_S = 30.0
 _END_S = 2.0
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 _STEADY_S = 10.0
-"""A door that has run for so long starts again at once when it dies."""
+"""When a door dies after running this long, in seconds, the restart backoff begins anew."""
 
 _GRPC_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 2**20),
 }
-"""glibc would give the memory of a large message back after each call, to be faulted in again."""
+"""Without these, glibc returns a large message's memory after each call, and later faults it in
+again."""
 
 
 @dataclass(slots=True)
@@ -49,21 +50,21 @@ class Doors:
 
     Args:
         config: The box's configuration.
-        run_dir: For their specs.
+        run_dir: The folder for their specs.
         scheduler: The scheduler's socket for doors.
         cores: The CPU cores to run on; empty leaves that to the system.
 
     Attributes:
-        addresses: Where they listen, as URLs that say what is spoken there.
+        addresses: Where they listen, as URLs that name the protocol.
 
     Raises:
-        AgentError: An address can't be had, or a door does not open.
+        AgentError: An address is not available, or a door does not open.
     """
 
     def __init__(
         self, config: Config, run_dir: Path, scheduler: Path, cores: Sequence[int]
     ) -> None:
-        """Opens every door that the configuration names."""
+        """Open every door that the configuration names."""
         self._config = config
         self._stopping = threading.Event()
         self._sockets: list[socket.socket] = []
@@ -85,16 +86,16 @@ class Doors:
             raise
 
     def reload(self) -> None:
-        """Has them read tokens and certificates again."""
+        """Make the doors read tokens and certificates again."""
         self._signal(signal.SIGHUP)
 
     def begin_drain(self) -> None:
-        """Has them begin nothing new and end when the last answer is out."""
+        """Make the doors refuse new requests and end after the last answer."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
 
     def stop(self, seconds: float = _END_S) -> None:
-        """Ends them, at once where they take longer."""
+        """Drain the doors for at most some seconds, then kill them."""
         self.begin_drain()
         end_s = time.monotonic() + seconds
         for door in self._doors:
@@ -127,7 +128,7 @@ class Doors:
         self.addresses += [spoken(kind, url) for url in urls]
         inherited = [(made.fileno(), url) for made, url in bound if made is not None and listens]
         for index in range(self._config.doors.processes):
-            # A unix socket that gRPC binds itself can't be shared.
+            # A unix socket that gRPC binds itself can't be shared between processes.
             own = [url for url in urls if index == 0 or not url.startswith("unix:")]
             spec = DoorSpec(
                 kind,
@@ -150,13 +151,13 @@ class Doors:
             why = "ended"
             try:
                 self._run(door)
-            except OSError as error:  # no memory for a process, as where this one died of that
+            except OSError as error:  # for example no memory for a new process
                 why = f"could not be started ({error.strerror or error})"
             if self._stopping.is_set():
                 return
             if time.monotonic() - started_s > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
-            print(f"{door.spec.stem} door {why}; it starts again", file=sys.stderr)
+            print(f"{door.spec.stem} door {why}; it is restarted", file=sys.stderr)
             self._stopping.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 
@@ -177,7 +178,7 @@ class Doors:
             if self._stopping.is_set():
                 process.terminate()
             for line in process.stdout:
-                if '"listening"' in line:  # beside whatever a package may print
+                if '"listening"' in line:  # among whatever packages may print
                     door.opened.set()
             process.wait()
 
@@ -188,7 +189,7 @@ class Doors:
 
 
 def _one_core(cores: Sequence[int], index: int) -> list[int]:
-    """The core of a gRPC door's Python threads: the given ones first, then all others in turn."""
+    """The core for a gRPC door's Python threads: the given cores first, then the others in turn."""
     if not cores:
         return []
     others = os.sched_getaffinity(0).difference(cores)

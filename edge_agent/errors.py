@@ -1,4 +1,4 @@
-"""What can go wrong with an agent; apart from what imports Ray."""
+"""The agent's errors, in a module that does not import Ray."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ class AgentError(LaxityError):
 
 
 def cause_of(error: Exception) -> str:
-    """The one line of Ray's report about an actor that says what went wrong."""
+    """The line of Ray's report about an actor that says what went wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rpartition("Error: ")[2] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""What a box has: its processors, found by reading and never by configuration."""
+"""The hardware of a box, found by probing and never by configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.runtimes import RUNTIMES
 CudaRuntime = Literal["onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt"]
 
 _CUDA_RUNTIMES: tuple[CudaRuntime, ...] = ("onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt")
-"""Those that serve at once come before those that build for minutes."""
+"""Runtimes that serve at once come before those that build for minutes."""
 
 _COMPUTE_CAPABILITY = {
     "tegra210": "5.3",
@@ -24,7 +24,7 @@ _COMPUTE_CAPABILITY = {
     "tegra234": "8.7",
     "tegra264": "11.0",
 }
-"""Of each Tegra's GPU; from NVIDIA's table at https://developer.nvidia.com/cuda-gpus."""
+"""By Tegra chip; from NVIDIA's table at https://developer.nvidia.com/cuda-gpus."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Tegra:
     Attributes:
         board: The board's name.
         chip: The chip, e.g. `tegra234`.
-        l4t: The release of Jetson Linux, e.g. `36.4.3`; None on another system.
+        l4t: The release of Jetson Linux, e.g. `36.4.3`; None on other systems.
     """
 
     board: str
@@ -44,14 +44,14 @@ class Tegra:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a box has, as far as this process may use it.
+    """The part of a box's hardware that this process may use.
 
     Attributes:
-        cpu: The processor and the cores of it that this process may use.
+        cpu: The CPU, with the cores that this process may use.
         memory_bytes: Main memory.
         accelerators: GPUs and NPUs.
-        tegra: The system on a chip, on boards with one of NVIDIA's.
-        cuda_runtimes: What computes on NVIDIA's GPUs here, the first to serve first.
+        tegra: NVIDIA's system on a chip, on boards that have one.
+        cuda_runtimes: The runtimes for NVIDIA's GPUs here, the first to serve first.
         notes: What could not be found out, and why.
     """
 
@@ -64,7 +64,7 @@ class Hardware:
 
 
 def cuda_runtimes() -> tuple[CudaRuntime, ...]:
-    """The installed runtimes that compute on NVIDIA's GPUs, the first to serve first."""
+    """The installed runtimes for NVIDIA's GPUs, the first to serve first."""
     return tuple(name for name in _CUDA_RUNTIMES if RUNTIMES[name]().missing() is None)
 
 
@@ -75,18 +75,18 @@ def probe(
     nvidia: Callable[[], Found] = nvidia_gpus,
     cuda: Callable[[], tuple[CudaRuntime, ...]] = cuda_runtimes,
 ) -> Hardware:
-    """Finds out what this box has.
+    """Probe this box's hardware.
 
-    The formats of the files are those of proc(5), the kernel's cputopology.rst and cgroup-v2.rst,
+    The file formats are described in proc(5), the kernel's cputopology.rst and cgroup-v2.rst,
     the Devicetree Specification 0.4 (section 2.3: `model` and `compatible` are NUL-terminated
     strings) with the kernel's bindings/arm/tegra.yaml, and NVIDIA's Jetson Linux Developer Guide
     (`/etc/nv_tegra_release`).
 
     Args:
-        root: Where the file system to read begins.
-        openvino: Lists the accelerators that OpenVINO reaches.
+        root: The root of the file system to read.
+        openvino: Lists the accelerators that OpenVINO can use.
         nvidia: Lists the GPUs that NVIDIA's driver reports.
-        cuda: Lists the runtimes that compute on those.
+        cuda: Lists the runtimes for those GPUs.
     """
     tegra = probe_tegra(root)
     intel, found = openvino(), nvidia()
@@ -109,7 +109,7 @@ def probe(
 def _numbered(
     gpus: tuple[Accelerator, ...], before: tuple[Accelerator, ...]
 ) -> tuple[Accelerator, ...]:
-    """Gives NVIDIA's GPUs the device ids after those of other makers."""
+    """Give NVIDIA's GPUs the device ids after those of other makers."""
     first = sum(found.kind == "gpu" for found in before)
     return tuple(
         replace(found, device_id=f"gpu:{number}") for number, found in enumerate(gpus, first)
@@ -117,7 +117,7 @@ def _numbered(
 
 
 def probe_tegra(root: Path) -> Tegra | None:
-    """Reads the device tree for one of NVIDIA's systems on a chip; None where there is none."""
+    """Read NVIDIA's system on a chip from the device tree; None where there is none."""
     tree = root / "proc/device-tree"
     try:
         compatible = (tree / "compatible").read_bytes().decode("ascii").split("\0")
@@ -151,11 +151,11 @@ def _tegra_gpu(tegra: Tegra) -> Accelerator:
 
 
 def scheduler_cores(hardware: Hardware) -> tuple[int, ...]:
-    """The CPU cores that belong to the scheduler: all threads of the first physical core.
+    """The CPU cores reserved for the scheduler: all threads of the first physical core.
 
-    The scheduler's own latency is part of every request's, on every device. A core of its own
-    keeps an inference on the CPU from delaying work for all the others. A box whose only physical
-    core has two threads gives one of them; a box with a single one has nothing to give.
+    The scheduler's latency is part of every request's latency, on every device. With its own core,
+    an inference on the CPU cannot delay work for all other devices. A box whose only physical core
+    has two threads reserves one of them; a box with a single thread reserves nothing.
     """
     groups = hardware.cpu.cores
     if len(groups) > 1:
@@ -164,10 +164,10 @@ def scheduler_cores(hardware: Hardware) -> tuple[int, ...]:
 
 
 def default_devices(hardware: Hardware) -> tuple[DeviceConfig, ...]:
-    """The devices of a box that configures none.
+    """The devices of a box whose configuration names none.
 
-    One `cpu:0`, on every core but the scheduler's (see `scheduler_cores`), and the GPUs and NPUs
-    that an installed runtime computes on.
+    These are one `cpu:0` on all cores but the scheduler's (see `scheduler_cores`), and the GPUs and
+    NPUs that an installed runtime can use.
     """
     reserved = scheduler_cores(hardware)
     cores = tuple(core for core in hardware.cpu.usable if core not in reserved)
@@ -180,7 +180,7 @@ def default_devices(hardware: Hardware) -> tuple[DeviceConfig, ...]:
 def _device(found: Accelerator, hardware: Hardware) -> DeviceConfig:
     if found.vendor == "intel":
         return DeviceConfig(id=found.device_id or "", runtimes=("openvino",))
-    # By its UUID, for its number here counts other makers' GPUs too. A Tegra has but one GPU.
+    # By UUID, because its number here also counts other makers' GPUs. A Tegra has only one GPU.
     return DeviceConfig(
         id=found.device_id or "",
         runtimes=hardware.cuda_runtimes,
@@ -189,14 +189,14 @@ def _device(found: Accelerator, hardware: Hardware) -> DeviceConfig:
 
 
 def describe(hardware: Hardware) -> list[str]:
-    """The hardware in lines for people."""
+    """Describe the hardware in lines for people."""
     cpu = hardware.cpu
-    quota = f", limited to the time of {cpu.quota_cores:g}" if cpu.quota_cores else ""
+    quota = f", limited to the CPU time of {cpu.quota_cores:g}" if cpu.quota_cores else ""
     lines = [
         f"CPU     {cpu.model} ({cpu.architecture})",
         f"        {_count(len(cpu.cores), 'core')}, {_count(len(cpu.usable), 'thread')} usable: "
         f"{_ranges(cpu.usable)}{quota}",
-        f"        {' '.join(cpu.isa) or 'no instruction set extension of interest'}",
+        f"        {' '.join(cpu.isa) or 'no relevant instruction set extension'}",
         f"Memory  {_gib(hardware.memory_bytes)}",
     ]
     if hardware.tegra is not None:

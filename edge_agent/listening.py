@@ -1,4 +1,4 @@
-"""The addresses on which a box listens: whether they can be had, and the sockets there."""
+"""The addresses on which a box listens: check that they are free, and bind sockets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scheduler.address import Address
 
 _BACKLOG = 1024
 _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Why it can't have one of a name's addresses, as that of IPv6 where it has none."""
+"""Errors for an address of a name that this box does not have, such as IPv6 where it has none."""
 
 
 def check_free(address: Address) -> None:
-    """Finds out that nobody listens there, and that this process might.
+    """Check that an address is free and that this process may listen on it.
 
     Raises:
-        AgentError: Somebody does, or it can't.
+        AgentError: It is in use, or this process can't listen on it.
     """
     if address.path is None:
         _check_port(address)
@@ -30,15 +30,15 @@ def check_free(address: Address) -> None:
 
 
 def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
-    """A socket on an address, and the address with the port that it got.
+    """Bind a socket; return it, and the address with the port that it got.
 
     Args:
-        address: Where.
-        listens: Whether the socket listens. Where a door does so by itself (gRPC), the socket only
-            keeps the port for it, and a path needs none.
+        address: The address.
+        listens: Whether the socket listens. If a door binds by itself (gRPC), the socket only
+            reserves the port for it, and a path needs no socket.
 
     Raises:
-        AgentError: It can't be had.
+        AgentError: The address is not available.
     """
     if address.path is not None:
         return _bound_path(address.path) if listens else None, str(address)
@@ -57,8 +57,8 @@ def _check_path(address: Address, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _refusal(address, f"the folder can't be made: {error.strerror}") from None
-    if path.exists() and not path.is_socket():  # a socket that is left over is deleted
-        raise _refusal(address, f"{path} is there, and is no socket")
+    if path.exists() and not path.is_socket():  # a stale socket is deleted later
+        raise _refusal(address, f"{path} exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -68,7 +68,7 @@ def _check_path(address: Address, path: Path) -> None:
 
 
 def _check_port(address: Address) -> None:
-    """Tries the port as nobody does who would share it, as gRPC's servers do among themselves."""
+    """Try to bind the port without SO_REUSEPORT, by which gRPC servers share a port."""
     try:
         found = _resolved(address)
         for family, where in found:
@@ -89,7 +89,7 @@ def _resolved(address: Address) -> list[tuple[int, Any]]:
 
 
 def _bound_any(found: list[tuple[int, Any]], shared: bool) -> socket.socket:
-    """A socket on the first address that this box has."""
+    """Bind a socket to the first of the addresses that this box has."""
     for family, where in found[:-1]:
         try:
             return _bound(family, where, shared)

@@ -1,4 +1,4 @@
-"""`edge_agent`: the command that makes a box serve."""
+"""`edge_agent`: the command that starts serving on a box."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ console = whole_lines()
             "edge_agent --config edge.yaml --join 10.0.0.7:8702",
             "share work with that box and those it knows",
         ),
-        ("edge_agent --probe", "say what this box has, and stop"),
+        ("edge_agent --probe", "print the hardware of this box and exit"),
     ),
 )
 def serve(
@@ -60,11 +60,11 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="The native door of another box of the site; may be said several times.",
+            help="The native door of another box of the site; may be given several times.",
         ),
     ] = None,
     probe_only: Annotated[
-        bool, typer.Option("--probe", help="Say what this box has, and stop.")
+        bool, typer.Option("--probe", help="Print the hardware of this box and exit.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --probe: as JSON.")] = False,
     show_version: Annotated[
@@ -73,19 +73,17 @@ def serve(
 ) -> None:
     """Serve inference with deadlines on this box until SIGTERM or Ctrl-C.
 
-    The first signal drains: nothing new is admitted, what was accepted finishes or expires
-    within `drain_s`, and the exit status is 0. The second ends at once, with status 1.
+    The first signal drains: no new request is admitted, accepted ones finish or expire within
+    `drain_s`, and the exit status is 0. The second signal ends the agent at once with status 1.
     """
     if show_version:
         print(f"laxity {version('laxity')}")
         return
     if as_json and not probe_only:
-        _complain(
-            "--json goes with --probe; what a box that runs says is in `laxity status --json`"
-        )
+        _complain("--json works only with --probe; for a running box use `laxity status --json`")
         raise typer.Exit(2)
     if probe_only and (config is not None or models is not None or join):
-        _complain("--probe looks at the box alone: leave out --config, --models and --join")
+        _complain("--probe works without a configuration: leave out --config, --models and --join")
         raise typer.Exit(2)
     if wrong := _unusable(config, models, join or ()):
         _complain(wrong)
@@ -97,7 +95,7 @@ def serve(
         over["models"] = str(models.absolute())
     try:
         settings = load_config(config, over)
-        if settings.log.format == "auto":  # Ray's processes have no terminal to look at
+        if settings.log.format == "auto":  # Ray's processes have no terminal to detect
             over["log"] = {"format": "console" if console.is_terminal else "json"}
             settings = load_config(config, over)
     except ConfigError as error:
@@ -118,9 +116,9 @@ def _probe(as_json: bool) -> int:
 
 
 def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> str | None:
-    """What of the command line can't be served, whatever the configuration says."""
+    """What is wrong with the command line, whatever the configuration says."""
     if config is not None and config.exists() and not (config.is_file() or config.is_dir()):
-        return f"--config {config}: a file is wanted, for it is read again when it changes"
+        return f"--config {config}: must be a regular file, as it is read again when it changes"
     if models is not None and not models.is_dir():
         return f"--models {models}: there is no such folder (to just look around: laxity demo)"
     for place in join:
@@ -137,7 +135,7 @@ def _run(
     try:
         allow_open_files(config.limits.connections)
         set_ray_environment(config.state_dir)
-        from edge_agent.agent import Agent  # imports Ray, which reads its environment then
+        from edge_agent.agent import Agent  # imports Ray, which then reads its environment
 
         hardware = probing.wait()
     except AgentError as error:
@@ -152,7 +150,7 @@ def _run(
     except AgentError as error:
         _complain(error)
         return 1
-    except SystemExit:  # what SIGTERM is while Ray starts; nothing was accepted yet
+    except SystemExit:  # SIGTERM while Ray starts; nothing was accepted yet
         return 0
     try:
         for address in agent.addresses:
@@ -190,7 +188,7 @@ def _show_progress(agent: Agent, stop: threading.Event) -> dict[str, str]:
 
 
 def _drain(agent: Agent, at_once: threading.Event) -> int:
-    """Lets accepted requests finish; 0 unless a second signal cut that short."""
+    """Let accepted requests finish; return 0 unless a second signal cut that short."""
     console.print("Draining; a second signal ends at once.")
     drained = threading.Event()
 

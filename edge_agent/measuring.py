@@ -1,4 +1,4 @@
-"""Measures what a box's devices can do, without a box: one process for each, one after another."""
+"""Measure a box's devices without starting the box: one process per device, one at a time."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from workers.repository import RepositoryError
 from workers.runtimes.base import DeviceError
 
 Tell = Callable[[str, int, int, str], None]
-"""Told a device's id, how many steps are done, how many there are, and what is happening."""
+"""Called with a device's id, the steps done, the steps in total, and what is happening."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """What was measured of one device.
+    """The measurements of one device.
 
     Attributes:
         device: Its id.
-        about: The device and its runtimes, in a line.
-        measured: What each runtime did with each variant.
-        problems: What went wrong, or could not be served, and why.
+        about: The device and its runtimes, in one line.
+        measured: The measurements of each runtime with each variant.
+        problems: What went wrong or can't be served, and why.
     """
 
     device: str
@@ -45,16 +45,16 @@ def measure(
 ) -> Iterator[DeviceFigures]:
     """Profile every model on each device, as an agent does at its first start.
 
-    What the box has measured before is taken from its state folder, and what is new kept there.
+    Earlier measurements are read from the box's state folder, and new ones stored there.
 
     Args:
         config: The box's configuration.
-        devices: Those to measure.
-        keep: False to measure everything anew, and to leave the state folder as it is.
-        tell: Hears how far it is.
+        devices: The devices to measure.
+        keep: False to measure everything again, and to leave the state folder unchanged.
+        tell: Called with the progress.
 
     Raises:
-        AgentError: An agent uses the state folder, or it or a device cannot be had.
+        AgentError: An agent uses the state folder, or the folder or a device is not available.
     """
     with _state_dir(config, keep) as state_dir:
         own = config.model_copy(update={"state_dir": state_dir})
@@ -76,7 +76,7 @@ def _state_dir(config: Config, keep: bool) -> Iterator[Path]:
 
 
 def _in_a_process(arguments: WorkerArguments, tell: Tell) -> DeviceFigures:
-    """A device's limits and cores are its process's, so each gets a fresh one."""
+    """Measure a device in a fresh process, because its limits and cores apply to the process."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(arguments, there), daemon=True)
@@ -93,8 +93,8 @@ def _in_a_process(arguments: WorkerArguments, tell: Tell) -> DeviceFigures:
     except EOFError:
         process.join()
         raise AgentError(
-            f"{arguments[0].id}: its process ended with status {process.exitcode}; what it died "
-            "of is left out the next time"
+            f"{arguments[0].id}: its process ended with status {process.exitcode}; run it again: "
+            "what ends it three times is left out"
         ) from None
     finally:
         process.terminate()
@@ -114,5 +114,5 @@ def _work(arguments: WorkerArguments, pipe: Connection) -> None:
         host.close()
     except (DeviceError, RepositoryError) as error:
         pipe.send(str(error))
-    except Exception as error:  # of any library; the other end has the terminal
+    except Exception as error:  # from any library; the parent process shows it
         pipe.send(f"{spec.id}: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""How many files and connections the processes of a box may have open."""
+"""The limit on open files and connections of a box's processes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import resource
 from edge_agent.errors import AgentError
 
 LEAST = 256
-"""Ray's own processes take more than a hundred; with fewer it starts only half, and hangs."""
+"""Ray's own processes need more than a hundred; with too few, Ray starts partly and hangs."""
 
 
 def allow_open_files(connections: int) -> None:
-    """Raises the limit that all processes inherit, as far as it may be, to what the doors need.
+    """Raise the limit, which all processes inherit, to what the doors need, as far as allowed.
 
     Args:
-        connections: As many may be open.
+        connections: The number of connections that may be open.
 
     Raises:
-        AgentError: It may not be raised to what is needed at the least.
+        AgentError: The limit can't even be raised to `LEAST`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LEAST + connections
@@ -26,7 +26,7 @@ def allow_open_files(connections: int) -> None:
         raise AgentError(
             f"this shell or service may have {hard} files open; the agent needs {LEAST}, and one "
             f"more for each client at once, {wanted} with limits.connections: {connections}. "
-            f"`ulimit -n {wanted}` raises that, or LimitNOFILE={wanted} of a systemd service"
+            f"Raise that by `ulimit -n {wanted}`, or LimitNOFILE={wanted} in a systemd service"
         )
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -1,7 +1,7 @@
-"""Finds out what a box has in a process of its own.
+"""Probe a box's hardware in a separate process.
 
-Asked for devices, a library loads the drivers of all it knows. One that crashes or hangs ends that
-process alone, and the memory that the libraries took goes with it.
+A library that is asked for devices loads the drivers of all kinds it knows. If one crashes or
+hangs, only that process ends, and the libraries' memory is freed with it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, cuda_runtimes, probe
 
 PATIENCE_S = 120.0
-"""A first import from a slow card takes tens of seconds."""
+"""How long to wait, in seconds; a first import from a slow memory card takes tens of seconds."""
 
 COMMAND = (sys.executable, "-m", "edge_agent.probing")
 
 _OPENVINO, _NVIDIA, _CUDA = "OpenVINO", "NVIDIA's driver", "ONNX Runtime or TensorRT"
 
 _LEFT_OUT = ((), (_OPENVINO,), (_NVIDIA,), (_CUDA,), (_OPENVINO, _NVIDIA, _CUDA))
-"""Who is not asked, at each attempt."""
+"""The libraries that are not asked, at each attempt."""
 
 
 class Probing:
-    """A process that looks for what this box has, as `probe` does, while its caller goes on.
+    """A process that probes this box, as `probe` does, while its caller goes on.
 
-    Used as a context manager: whatever still looks at the end is ended.
+    Used as a context manager, it ends the process at the end of the block.
 
     Args:
-        command: Writes what it finds, or the error that it met, to its output as `main` does; it is
-            given the names of those to leave out.
-        patience_s: For how long to wait for it.
+        command: Writes what it finds, or its error, to its output as `main` does; its arguments are
+            the names of libraries to leave out.
+        patience_s: How long to wait for each attempt, in seconds.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND, patience_s: float = PATIENCE_S) -> None:
-        """It looks from now on."""
+        """Start the process."""
         self._command = command
         self._patience_s = patience_s
         self._process = self._started(())
@@ -59,10 +59,10 @@ class Probing:
         self._end()
 
     def wait(self) -> Hardware:
-        """What this box has; who ends its process is left out, and noted.
+        """The hardware of this box; a library that ends the process is left out, with a note.
 
         Raises:
-            AgentError: It ends without asking anybody.
+            AgentError: The process fails even without asking any library.
         """
         why = ""
         for left_out in _LEFT_OUT:
@@ -72,10 +72,10 @@ class Probing:
             if isinstance(found, Exception):
                 raise found
             if found is not None:
-                since = f"since the process that looked for them {before}"
+                since = f"since the process that probed them {before}"
                 notes = [f"{name} was not asked for devices, {since}" for name in left_out]
                 return replace(found, notes=(*found.notes, *notes))
-        raise AgentError(f"what this box has can't be found out: the process that looks {why}")
+        raise AgentError(f"the hardware of this box can't be probed: the probing process {why}")
 
     def _started(self, left_out: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -83,7 +83,7 @@ class Probing:
         )
 
     def _looked(self) -> tuple[Hardware | Exception | None, str]:
-        """What was found, or how the process ended that looked."""
+        """What the process found, or how it failed."""
         try:
             output, _ = self._process.communicate(timeout=self._patience_s)
         except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ class Probing:
 
 
 def probe_apart(command: Sequence[str] = COMMAND, patience_s: float = PATIENCE_S) -> Hardware:
-    """What `Probing` finds, for who has nothing else to do meanwhile.
+    """What `Probing` finds, for callers with nothing else to do meanwhile.
 
     Raises:
         AgentError: See `Probing.wait`.
@@ -118,7 +118,7 @@ def _spelled(returncode: int) -> str:
 
 
 def look(left_out: Collection[str]) -> Hardware:
-    """What this box has, without asking some."""
+    """Probe this box without asking some libraries."""
     return probe(
         openvino=Found if _OPENVINO in left_out else openvino_devices,
         nvidia=Found if _NVIDIA in left_out else nvidia_gpus,
@@ -127,8 +127,8 @@ def look(left_out: Collection[str]) -> Hardware:
 
 
 def main() -> None:
-    """Writes what it finds to the standard output, which libraries write to otherwise."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who waits for it
+    """Write what it finds to standard output, and send the libraries' own output to stderr."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         try:

@@ -1,4 +1,4 @@
-"""The CPU and the memory of a box, as the kernel's files tell them."""
+"""Read a box's CPU and memory from the kernel's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ISA_OF_INTEREST = (
     *("amx_tile", "amx_int8", "amx_bf16"),
     *("neon", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
 )
-"""What decides how fast a CPU multiplies matrices, in the kernel's names, x86 before Arm."""
+"""The extensions that make a CPU multiply matrices faster, by the kernel's names, x86 first."""
 
 _ARM_PARTS = {
     ("0x41", "0xd03"): "Arm Cortex-A53",
@@ -31,19 +31,19 @@ _ARM_PARTS = {
     ("0x41", "0xd83"): "Arm Neoverse-V3AE",
     ("0x4e", "0x004"): "NVIDIA Carmel",
 }
-"""(implementer, part) to name; Arm cores don't tell theirs. From Arm's MIDR_EL1 registers."""
+"""(implementer, part) of Arm's MIDR_EL1 registers to name, because Arm cores don't report one."""
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The processor, as far as this process may use it.
+    """The part of the CPU that this process may use.
 
     Attributes:
         model: Its name.
         architecture: `x86_64` or `aarch64`.
-        cores: For each physical core its usable threads, as the kernel's CPU numbers.
-        quota_cores: How many CPUs' time the control group may take; None without a limit.
-        isa: Instruction set extensions that matter to inference, in the kernel's names.
+        cores: The usable threads of each physical core, as the kernel's CPU numbers.
+        quota_cores: The control group's limit on CPU time, in CPUs; None without a limit.
+        isa: Instruction set extensions that matter to inference, by the kernel's names.
     """
 
     model: str
@@ -59,10 +59,10 @@ class Cpu:
 
 
 def probe_cpu(root: Path) -> Cpu:
-    """Reads what the CPU is, and which of it the affinity mask and the control group allow.
+    """Read the CPU, and the part of it that the affinity mask and the control group allow.
 
-    Where the control group allows fewer CPUs' time than the affinity mask has CPUs, only as many
-    are used: more threads than time would be throttled together, in the middle of a batch.
+    If the control group allows the time of fewer CPUs than the affinity mask has, only that many
+    are used: with more threads, all would be throttled together in the middle of a batch.
     """
     info = _cpuinfo(root)
     quota = quota_cores(root)
@@ -105,7 +105,7 @@ def _model_name(info: dict[str, str]) -> str:
 
 
 def allowed_cpus(root: Path) -> list[int]:
-    """Its CPUs: the affinity mask's, which may name some that are switched off or don't exist."""
+    """This process's CPUs: those of the affinity mask that are online, as it may name others."""
     present = _cpu_list(text_of(root / "sys/devices/system/cpu/online") or "")
     for line in (root / "proc/self/status").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
@@ -116,7 +116,7 @@ def allowed_cpus(root: Path) -> list[int]:
 
 
 def _cpu_list(text: str) -> list[int]:
-    """Reads the kernel's list format, e.g. `0-3,8`."""
+    """Parse the kernel's list format, e.g. `0-3,8`."""
     cpus: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -125,18 +125,18 @@ def _cpu_list(text: str) -> list[int]:
 
 
 def _physical_cores(root: Path, allowed: list[int]) -> tuple[tuple[int, ...], ...]:
-    """Groups the allowed CPUs by the physical core that they are threads of."""
+    """Group the allowed CPUs by physical core."""
     groups: dict[str, list[int]] = {}
     for cpu in allowed:
         siblings = root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
-        # Some containers hide the topology: each CPU then counts as a core.
+        # Some containers hide the topology; each CPU then counts as a core.
         key = text_of(siblings) or str(cpu)
         groups.setdefault(key, []).append(cpu)
     return tuple(tuple(group) for group in groups.values())
 
 
 def _first_threads(cores: tuple[tuple[int, ...], ...], count: int) -> tuple[tuple[int, ...], ...]:
-    """As many threads as asked for, on as many physical cores as possible."""
+    """Choose a number of threads, on as many physical cores as possible."""
     rounds = range(max(len(core) for core in cores))
     order = [core[turn] for turn in rounds for core in cores if turn < len(core)]
     chosen = set(order[:count])
@@ -145,7 +145,7 @@ def _first_threads(cores: tuple[tuple[int, ...], ...], count: int) -> tuple[tupl
 
 
 def quota_cores(root: Path) -> float | None:
-    """The tightest CPU limit of this process's control group and of those around it."""
+    """The tightest CPU limit of this process's control group and its ancestors, in CPUs."""
     quotas = [
         quota for folder in own_groups(root, "cpu") if (quota := _quota_in(folder)) is not None
     ]
@@ -157,7 +157,7 @@ def _quota_in(folder: Path) -> float | None:
     if not quota:
         quota = text_of(folder / "cpu.cfs_quota_us") or ""
         period = text_of(folder / "cpu.cfs_period_us") or ""
-    # `max`, -1 and what is no number at all set no limit.
+    # `max`, -1 and anything that is not a number set no limit.
     if not quota.isdecimal() or not period.isdecimal() or not int(quota) or not int(period):
         return None
     return int(quota) / int(period)

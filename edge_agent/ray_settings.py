@@ -1,4 +1,4 @@
-"""What Ray reads from the environment when it is imported; this comes before any import of it."""
+"""Set the environment that Ray reads at import; call this before any import of Ray."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from scheduler.files import replace_file
 
 
 def set_ray_environment(state_dir: Path) -> None:
-    """Turns Ray's token authentication on, with a token of the box's own, and its telemetry off.
+    """Turn Ray's token authentication on, with the box's own token, and its telemetry off.
 
-    Ray's own figures of its processes, which nobody reads here, are not gathered unless somebody
-    asks for them: they were a tenth of what an idle box takes of a processor.
+    Ray's metrics of its own processes, which nobody reads here, stay off unless the environment
+    turns them on: they took a tenth of an idle box's CPU use.
 
-    Ray runs actors at nice 15 unless told otherwise, behind everything else on the box; these
-    have deadlines. Ray listens on every interface unless it is told that this box is all there is
-    (by a variable that was made for other systems, and means the same on this one).
+    By default Ray runs actors at nice 15, behind everything else on the box, but these actors have
+    deadlines. By default Ray listens on every interface; a variable meant for other operating
+    systems makes it assume a single box, on Linux too.
 
-    What its processes write is passed on as it is, without Ray's prefix and colours and without
-    merging lines that are alike: each line of the log is JSON.
+    The output of its processes is passed on unchanged, without Ray's prefix and colours and without
+    merging similar lines, because each line of the log is JSON.
 
-    A token that the environment names already, to join others' cluster, is kept.
+    A token already named in the environment, to join another cluster, is kept.
 
     Args:
-        state_dir: Where the token is kept; made if need be.
+        state_dir: The folder for the token; created if needed.
 
     Raises:
-        AgentError: It can't be written there.
+        AgentError: The token can't be written there.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
@@ -46,8 +46,8 @@ def set_ray_environment(state_dir: Path) -> None:
 def _token_file(state_dir: Path) -> Path:
     path = state_dir / "ray_token"
     with made(state_dir):
-        # A box that was switched off soon after its first start may have left it empty, and a disk
-        # that fails anything; Ray would end the agent without a word of this file.
+        # The file may be empty after a power cut soon after the first start, or hold anything after
+        # a disk failure; Ray would then end the agent without mentioning it.
         if not path.exists() or not re.fullmatch(r"[!-~]+\s*", path.read_text(errors="replace")):
             replace_file(path, secrets.token_hex(32), durable=True, mode=0o600)
     return path

@@ -1,4 +1,4 @@
-"""Waiting for devices until they serve, or are known never to."""
+"""Wait for devices until they serve or have failed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ray.exceptions import RayActorError
 from edge_agent.errors import AgentError, cause_of
 
 _LOOK_S = 0.1
-"""How often progress is looked at while devices get ready; nothing else waits for it."""
+"""How often progress is polled while devices get ready; nothing else waits for it."""
 
 
 class Readiness:
-    """How far the devices of a scheduler are.
+    """The progress of a scheduler's devices.
 
     Args:
-        scheduler: Its actor.
-        workers: The actors of the devices, by id.
+        scheduler: The scheduler's actor.
+        workers: The devices' actors, by id.
     """
 
     def __init__(self, scheduler: Any, workers: Mapping[str, Any]) -> None:
-        """Asks each worker whether it is there."""
+        """Ask each worker to answer."""
         self._scheduler = scheduler
         self._workers = workers
         self._asked = {device: worker.describe.remote() for device, worker in workers.items()}
@@ -35,14 +35,14 @@ class Readiness:
         progress: Callable[[list[dict[str, Any]]], None] = lambda _targets: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> dict[str, str]:
-        """Waits until every device is ready or failed; the failed ones with the reason.
+        """Wait until every device is ready or failed; return the failed ones with the reason.
 
         Args:
-            progress: Told the devices among the targets of `status`, again and again.
-            stop: Whether to wait no longer.
+            progress: Called repeatedly with the devices among the targets of `status`.
+            stop: Returns whether to stop waiting.
 
         Raises:
-            AgentError: No device is left, or no scheduler.
+            AgentError: No device can be used, or the scheduler died.
         """
         while True:
             failed = self._failures()
@@ -53,7 +53,7 @@ class Readiness:
                 targets = ray.get(self._scheduler.status.remote())["targets"]
             except RayActorError as error:
                 raise AgentError(cause_of(error)) from None
-            # What is beyond the box comes and goes as it likes.
+            # Targets beyond the box come and go at any time.
             own = [target for target in targets if target["id"] in self._workers]
             progress(own)
             if stop() or all(t["progress"]["text"] == "ready" or t["id"] in failed for t in own):
@@ -61,7 +61,7 @@ class Readiness:
             time.sleep(_LOOK_S)
 
     def _failures(self) -> dict[str, str]:
-        """The devices whose workers can't be had at all, with the reason."""
+        """The devices whose workers can't start, with the reason."""
         ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked), timeout=0)
         for device in [device for device, asked in self._asked.items() if asked in ready]:
             try:

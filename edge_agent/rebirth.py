@@ -1,9 +1,9 @@
-"""Starting the agent over in its own process, when what it stands on is gone.
+"""Start the agent over in its own process when Ray has died.
 
-Actors can't outlive the Ray that runs them, and a process can't get rid of a Ray that is half dead:
-threads of its library may end the process at any moment. So the agent executes itself once more, at
-once; it keeps its number, which is what a service manager watches, and its log. The next life
-begins by ending what is left of the one before.
+Actors can't outlive the Ray that runs them, and a process can't get rid of a half-dead Ray: threads
+of its library may end the process at any moment. So the agent executes itself again at once. It
+keeps its process id, which a service manager watches, and its log. The next life begins by ending
+what is left of the previous one.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _PAST_FOLDER = "LAXITY_AGENT_PAST_FOLDER"
 _FAILED = "LAXITY_AGENT_SHORT_LIVES"
 
 SHORT_LIFE_S = 60.0
-"""Who lived no longer than this waits before the next life, each time twice as long."""
+"""After a life shorter than this, in seconds, the next one waits; the wait doubles each time."""
 
 _LONGEST_WAIT_S = 30.0
 _ROUNDS = 5
-"""So often it is looked for processes of a past life: while some die, others may be started."""
+"""How many times processes of a past life are searched: while some die, others may start."""
 
 
 def mark_life() -> None:
-    """Lets every process that is started from now on be known as one of this life."""
+    """Mark every process that is started from now on as one of this life."""
     os.environ[_MARK] = uuid.uuid4().hex
 
 
 def start_over(born_s: float, folder: Path) -> None:
-    """Begins the next life; does not return.
+    """Begin the next life; does not return.
 
     Args:
         born_s: When this life began, on the monotonic clock.
-        folder: What this life has kept its files in; they are removed.
+        folder: The folder of this life's files, which the next life removes.
     """
     short = int(os.environ.get(_FAILED, "0")) + 1 if time.monotonic() - born_s < SHORT_LIFE_S else 0
     told = {_FAILED: str(short), _PAST: os.environ[_MARK], _PAST_FOLDER: str(folder)}
@@ -49,12 +49,12 @@ def start_over(born_s: float, folder: Path) -> None:
 
 
 def end_started(folder: Path) -> None:
-    """Ends all that this life has started, and what keeps files in its folder."""
+    """End every process that this life has started or that has files open in its folder."""
     _end_all(os.environ.get(_MARK, ""), str(folder))
 
 
 def end_past_life() -> None:
-    """Ends what a life before this one in the same process has left, if there was one."""
+    """End what a previous life in this process has left, if there was one."""
     life = os.environ.pop(_PAST, None)
     if life is None:
         return
@@ -77,21 +77,25 @@ def _killed(life: str, folder: str) -> list[psutil.Process]:
 
 
 def _is_of(process: psutil.Process, life: str, folder: str) -> bool:
-    """By its environment; Ray writes titles of processes over that, but these keep logs open."""
+    """Whether a process belongs to a life, by its environment or its open files.
+
+    Ray overwrites the environment of some processes with their titles, but these keep log files
+    open.
+    """
     return process.environ().get(_MARK) == life or any(
         file.path.startswith(f"{folder}/") for file in process.open_files()
     )
 
 
 def _end_all(life: str, folder: str) -> None:
-    """Ends the processes of a life, whoever their parent is by now."""
+    """End the processes of a life, whatever their parent is now."""
     for _ in range(_ROUNDS):
         found = _killed(life, folder)
         if not found:
             break
         psutil.wait_procs(found, timeout=5)
-    # What the past life started itself is this process's child, and must not look as if it had
-    # died now.
+    # Direct children of the past life are now children of this process, and must not look as if
+    # they had died just now.
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass

@@ -1,4 +1,4 @@
-"""The folder of one run of the agent: sockets and Ray's files, gone when the run is."""
+"""The folder of one run of the agent, for sockets and Ray's files; removed after the run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LOCK = "lock"
 
 
 def make_run_dir() -> Path:
-    """A fresh folder that only this user can enter, and this process's until it ends.
+    """Make a folder that only this user can enter, locked until this process ends.
 
-    It has a short path, because Ray and the workers put unix sockets below it, whose paths may
-    have 107 bytes. Folders of this user's runs that were killed are removed.
+    Its path is short, because Ray and the workers put unix sockets below it, whose paths are
+    limited to 107 bytes. Folders of this user's killed runs are removed.
     """
     root = Path(tempfile.gettempdir())
     for old in root.glob(f"{_PREFIX}*"):
@@ -29,19 +29,20 @@ def make_run_dir() -> Path:
 
 
 def _is_used(folder: Path) -> bool:
-    """By its lock: in another container the same number is another process.
+    """Whether a run still uses its folder, by its lock.
 
-    Another user's is not looked into: everybody can make folders here, and put into them whatever
-    this process would stumble over.
+    The process id is not enough, because in another container it is another process. Folders of
+    other users count as used: anybody can make folders here with contents that would trip this
+    process.
     """
     try:
         if folder.lstat().st_uid != os.geteuid():
             return True
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:  # about to be locked, or of a version that locked none
+    except FileNotFoundError:  # not locked yet, or from a version without locks
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         return not pid.isdigit() or _is_alive(int(pid))
-    except OSError:  # no folder of a run
+    except OSError:  # not the folder of a run
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

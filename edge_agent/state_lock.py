@@ -1,4 +1,4 @@
-"""A state folder is there, can be written, and belongs to one process at a time."""
+"""Make sure that a state folder exists, is writable, and belongs to one process at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edge_agent.errors import AgentError
 
 @contextmanager
 def made(state_dir: Path) -> Iterator[None]:
-    """Makes a state folder if need be, and says of what fails meanwhile that it is this folder.
+    """Make a state folder if needed, and blame it for OS errors within the block.
 
     Raises:
-        AgentError: It can't be made, or what is done meanwhile can't be written there.
+        AgentError: The folder can't be made, or the block can't write to it.
     """
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -29,17 +29,17 @@ def made(state_dir: Path) -> Iterator[None]:
 
 
 def locked(state_dir: Path, who: str) -> int:
-    """Holds a state folder, so that no two of a kind write the same files.
+    """Lock a state folder, so that no two processes of a kind write the same files.
 
     Args:
-        state_dir: The folder; made if need be.
-        who: What holds it, in one word.
+        state_dir: The folder; made if needed.
+        who: The kind of process that locks it, in one word.
 
     Returns:
-        The descriptor that holds it, until it is closed or the process ends.
+        The descriptor that holds the lock until it is closed or the process ends.
 
     Raises:
-        AgentError: Another one holds it, or it can't be written.
+        AgentError: Another process holds the lock, or the folder can't be written.
     """
     with made(state_dir):
         lock = os.open(state_dir / f"{who}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -54,7 +54,7 @@ def locked(state_dir: Path, who: str) -> int:
 
 
 def is_held(state_dir: Path, who: str) -> bool:
-    """Whether something of a kind holds a state folder; False where that can't be seen."""
+    """Tell whether a process of a kind holds a state folder; False if the lock can't be read."""
     try:
         lock = os.open(state_dir / f"{who}.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What the commands that start something share: what they say, and signals that end them."""
+"""Output and signal handling shared by the commands that start something."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 _SAME_S = 0.3
-"""Signals so close to the first say the same."""
+"""Signals within this time of the first, in seconds, count as the same signal."""
 
 SAY_EVERY_S = 5.0
-"""So often at most a log hears how far a device is."""
+"""The shortest time between progress lines for a device in a log, in seconds."""
 
 _LOOK_S = 0.5
-"""So often the main thread wakes for a signal that another thread was given."""
+"""How often the main thread wakes to see a signal that another thread received, in seconds."""
 
 
 class _Lasting(io.FileIO):
-    """Drops what can't be written: a box serves on when the reader of its words is gone."""
+    """Drops output that can't be written: a box keeps serving when its output has no reader."""
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data) or 0
-        except OSError:  # the other end of a pipe or a terminal was closed; or the disk is full
+        except OSError:  # the other end of a pipe or terminal was closed, or the disk is full
             return len(data)
 
 
 def _stderr(line_buffering: bool) -> TextIO:
-    own = sys.stderr  # None for a process that was started without one
+    own = sys.stderr  # None for a process started without one
     raw = io.FileIO(os.devnull, "w") if own is None else _Lasting(own.fileno(), "w", closefd=False)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
@@ -47,8 +47,8 @@ def _stderr(line_buffering: bool) -> TextIO:
 def whole_lines() -> Console:
     """A console on stderr, for a process in which another thread prints there, as Ray's does.
 
-    `print` hands a text and its line end on one by one. Stderr is made to wait for the end, and the
-    console has a buffer of its own, so that no line ends up within another.
+    `print` writes a text and its line end separately. So stderr is made line-buffered, and the
+    console gets its own buffer, so that lines are never interleaved.
     """
     console = Console(file=_stderr(line_buffering=False), highlight=False, soft_wrap=True)
     sys.stderr = _stderr(line_buffering=True)
@@ -56,10 +56,10 @@ def whole_lines() -> Console:
 
 
 def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
-    """Sets `stop` at the first SIGTERM, Ctrl-C or closed terminal, and `at_once` at the next.
+    """Set `stop` at the first SIGTERM, Ctrl-C or closed terminal, and `at_once` at the next.
 
-    `timeout` and shells may tell a process twice what they mean once: a signal counts as the next
-    only some time after the first, and a terminal can be closed only once.
+    `timeout` and shells may send a signal twice that is meant once. So a signal counts as the next
+    one only some time after the first, and a closed terminal never does.
     """
     first_s: float | None = None
 
@@ -74,38 +74,38 @@ def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
 
     signal.signal(signal.SIGTERM, handle)
     signal.signal(signal.SIGINT, handle)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
         signal.signal(signal.SIGHUP, handle)
 
 
 def wait_for_signal(event: threading.Event) -> None:
-    """Waits, in the main thread, for what a signal sets there.
+    """Wait, in the main thread, for an event that a signal handler sets.
 
-    The kernel may give the signal to any thread, as where the process had been stopped, and that
-    one does not wake this.
+    The kernel may deliver a signal to any thread, for example after the process had been stopped,
+    and that does not wake this one.
     """
     while not event.wait(_LOOK_S):
         pass
 
 
 def ignore_signals() -> None:
-    """Lets no signal change the exit status of a process that has ended all it had.
+    """Keep signals from changing the exit status of a process that has finished.
 
-    Python gives up its handlers before it is gone.
+    Python removes its handlers before the process ends.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
 
 class DeviceBars:
-    """A bar for each device that gets ready; a line now and then where there is no terminal.
+    """A progress bar per device; occasional lines instead where there is no terminal.
 
     Args:
-        console: Where the bars are.
+        console: The console for the bars.
     """
 
     def __init__(self, console: Console) -> None:
-        """Not shown yet."""
+        """Prepare the bars; they are not shown yet."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -118,16 +118,16 @@ class DeviceBars:
         self._said: dict[str, tuple[int, float]] = {}
 
     def __enter__(self) -> DeviceBars:
-        """Shows them."""
+        """Show the bars."""
         self._progress.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves them as they are."""
+        """Stop updating the bars, and leave them as they are."""
         self._progress.stop()
 
     def show(self, targets: list[dict[str, Any]]) -> None:
-        """Takes over how far devices are, from the targets of a scheduler's status."""
+        """Update the bars from the targets of a scheduler's status."""
         for target in targets:
             step = target["progress"]
             if self._progress.disable:
@@ -143,7 +143,7 @@ class DeviceBars:
             )
 
     def _say(self, target_id: str, done: int, total: int, text: str) -> None:
-        """Says how far a device is, where that is news and was not said just now."""
+        """Print a device's progress, if it has changed and the last line was not just now."""
         now_s = time.monotonic()
         said, said_s = self._said.setdefault(target_id, (done, now_s))
         if done != said and now_s - said_s >= SAY_EVERY_S:

@@ -1,4 +1,4 @@
-"""Tells when files change, however that is done: written to, replaced, or a link to them turned."""
+"""Notice when files change, by being written or replaced or by a changed link to them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from pathlib import Path
 import watchfiles
 
 _LOOK_S = 1.0
-"""How often files are looked at where nothing is heard of folders: on a network's share, and while
-they come to be watched anew."""
+"""How often files are polled, in seconds, where folders give no events: on a network share, and
+between two watches."""
 
 _MOST_LINKS = 40
-"""As many as the system follows; more are a circle."""
+"""The most links that the system follows; more are a loop."""
 
 Stamp = tuple[int, ...]
 
 
 class FileWatch:
-    """Files whose changes are told of, from the moment that this is made.
+    """Watches files for changes, from its creation on.
 
-    The folders are watched, since editors replace files rather than write to them, and so are those
-    of all links on the way: a ConfigMap of Kubernetes changes by a link beside the file's own.
+    It watches their folders, because editors replace files instead of writing to them, and the
+    folders of all links on the way: a Kubernetes ConfigMap changes through a link next to the
+    file's own.
 
     Args:
-        files: The files; they need not be there.
+        files: The files; they need not exist.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -33,7 +34,7 @@ class FileWatch:
         self._known = _stamps(self._paths)
 
     def run(self, changed: Callable[[], object], stopping: threading.Event) -> None:
-        """Calls back, from this thread, after any of the files has changed, until it is to stop."""
+        """Call `changed` in this thread whenever a file has changed, until `stopping` is set."""
         while not stopping.is_set():
             folders = _watched(self._paths)
             for _ in _hints(folders, stopping):
@@ -46,7 +47,7 @@ class FileWatch:
 
 
 def _hints(folders: Iterable[Path], stopping: threading.Event) -> Iterator[object]:
-    """Yields whenever something has happened in one of the folders, and every second."""
+    """Yield whenever something has happened in one of the folders, and every second."""
     try:
         yield from watchfiles.watch(
             *folders,
@@ -57,13 +58,13 @@ def _hints(folders: Iterable[Path], stopping: threading.Event) -> Iterator[objec
             raise_interrupt=False,
             recursive=False,
         )
-    except (OSError, RuntimeError):  # one has just gone, or the system watches no more of them
+    except (OSError, RuntimeError):  # a folder has just gone, or the watch limit is reached
         stopping.wait(_LOOK_S)
         yield None
 
 
 def _watched(paths: Iterable[Path]) -> dict[Path, Stamp]:
-    """The folders that say which files the paths mean, and which folders these are."""
+    """The folders that decide which files the paths name, with the identity of each folder."""
     found = {folder: _stamp(folder) for path in paths for folder in _folders(path)}
     return {folder: stamp[:2] for folder, stamp in found.items() if stamp}
 
@@ -84,7 +85,7 @@ def _stamps(paths: Iterable[Path]) -> list[Stamp]:
 
 
 def _stamp(path: Path) -> Stamp:
-    """What tells one state of a file from another; empty where there is none to be seen."""
+    """A value that differs between states of a file; empty if the file can't be read."""
     try:
         found = path.stat()
     except OSError:

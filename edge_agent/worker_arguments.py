@@ -1,4 +1,4 @@
-"""What a device's worker is told, by the configuration of its box."""
+"""Turn a box's configuration into the arguments of a device's worker."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
     """The arguments of a `WorkerProcess`.
 
     Args:
-        config: The box's.
-        device: What the worker owns.
-        link: The unix socket on which the scheduler finds it.
+        config: The box's configuration.
+        device: The worker's device.
+        link: The unix socket to which the scheduler connects.
     """
     profile = config.profile
     rungs = len(list(batch_ladder(profile.max_batch)))
     seconds_ns = int(profile.seconds * 1e9)
-    # A busy box needs longer than planned, but not without end.
+    # A busy box needs longer than planned, but must not take for ever.
     effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
     folders = config.models, config.state_dir, link
     return device_spec(device), *folders, profile.max_batch, effort
 
 
 def device_spec(device: DeviceConfig) -> DeviceSpec:
-    """A configured device as its worker knows it."""
+    """A configured device in the form that its worker takes."""
     limits = Limits(
         device.nice,
         _bytes(device.memory_mb),

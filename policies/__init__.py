@@ -1,4 +1,4 @@
-"""The rules that decide. One file per policy; the configuration names one."""
+"""The scheduling policies, one file each; the configuration names one."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ DEFAULT = "goodput"
 
 
 def make_policy(name: str, /, **options: Any) -> Policy:
-    """A policy of the table by name.
+    """Makes a policy of the table by name.
 
     Args:
         name: A key of `POLICIES`.
-        options: The policy's own options. One that is a mapping with a `name` is itself a
-            policy, which the policy wraps.
+        options: The policy's options. A mapping with a `name` among them is itself a policy, which
+            the new one wraps.
 
     Raises:
-        ValueError: No such policy, or not an option of it.
+        ValueError: There is no such policy, or it has no such option.
     """
     return build_policy(name, options, named_policy)
 
@@ -69,16 +69,16 @@ def make_policy(name: str, /, **options: Any) -> Policy:
 def build_policy(
     name: str, options: Mapping[str, Any], find: Callable[[str], PolicyFactory]
 ) -> Policy:
-    """A policy, with those that it wraps.
+    """Makes a policy, with those that it wraps.
 
     Args:
-        name: What `find` knows it by.
-        options: The policy's own; a mapping with a `name` among them is itself a policy, and so is
-            the `inner` of a wrapper, of which the name alone will do.
+        name: The policy's name, which `find` knows.
+        options: The policy's options. A mapping with a `name` among them is itself a policy; for
+            the `inner` of a wrapper the name alone suffices.
         find: Finds a factory by name, or raises `ValueError`.
 
     Raises:
-        ValueError: No such policy, not an option of it, or it can't be made with these.
+        ValueError: There is no such policy, it has no such option, or it can't be made with these.
     """
     factory = find(name)
     made = dict(options)
@@ -95,19 +95,19 @@ def build_policy(
         raise ValueError(f"policy {name!r}: {error}") from None
     except INTERRUPTIONS:
         raise
-    except BaseException as error:  # or a value of an unfit type
+    except BaseException as error:  # e.g. a value of the wrong type
         given = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "no options"
         told = f"with {given} it raised {words_of(error)}"
         told += "".join(f"; {key} is a number{usual}" for key, usual in _texts(factory, made))
         raise ValueError(f"policy {name!r}: {told}") from error
     if not hasattr(policy, "decide"):
         told = f"{policy!r:.60}, which has no method 'decide'; is a `return` missing?"
-        raise ValueError(f"policy {name!r}: what makes it gave {told}")
+        raise ValueError(f"policy {name!r}: its factory returned {told}")
     return policy
 
 
 def wrapped(options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """The options that are policies themselves: the name and the own options of each."""
+    """The options that are themselves policies, with the name and the options of each."""
     found = {}
     for key, value in options.items():
         if isinstance(value, Mapping) and "name" in value:
@@ -119,15 +119,15 @@ def wrapped(options: Mapping[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]
 
 
 def _check_options(name: str, factory: PolicyFactory, given: Collection[str]) -> None:
-    """Makes sure that a policy takes options of these names, and needs no others.
+    """Checks that a policy takes options with these names, and needs no others.
 
     Raises:
-        ValueError: It doesn't, and names those that it has; or it does.
+        ValueError: An option is unknown or missing; the message names the options.
     """
     try:
         parameters = signature(factory).parameters.values()
     except (TypeError, ValueError):
-        return  # compiled code need not have one: then the call itself says what is wrong
+        return  # compiled code may have none; then the call itself says what is wrong
     for each in parameters:
         by_name = each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         if by_name and each.default is Parameter.empty and each.name not in given:
@@ -146,7 +146,7 @@ def _check_options(name: str, factory: PolicyFactory, given: Collection[str]) ->
 
 
 def _texts(factory: PolicyFactory, given: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The options that are texts where numbers are expected, with what they usually are."""
+    """The options given as text where a number is expected, with a note on their default."""
     try:
         parameters = signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -163,7 +163,7 @@ def named_policy(name: str) -> PolicyFactory:
     """The factory of a policy of the table.
 
     Raises:
-        ValueError: There is none of that name.
+        ValueError: There is none with that name.
     """
     factory = POLICIES.get(name)
     if factory is None:

@@ -1,16 +1,17 @@
-"""`cheapest`: the least cost that keeps the deadline with probability p.
+"""`cheapest`: the lowest cost that meets the deadline with probability p.
 
-Rule: the queues are played ahead in (priority, deadline) order. Each request goes where it adds
-least to the costs (per request, per second of the predicted time, and for the energy that such a
-batch was measured to take) among those places where it would be done in time at quantile `p`, in
-one batch with what was placed there before it, or else behind that; of places that cost alike,
-where it is done first. What is next on an open target is sent. What is meant for a busy cheap
-target waits for it. What finds no place in this goes to any open target in time.
+Rule: the queues are simulated ahead in (priority, deadline) order. Each request is placed on the
+target where it adds least to the costs (per request, per second of predicted time, and for the
+energy measured for such a batch), among those where it would be done in time at quantile `p`,
+either joining the last batch planned there or in a new batch behind it. Ties go to the target where
+it is done first. The batch that is next on an open target is sent. A batch planned for a busy,
+cheap target waits for it. A request without a place in this plan goes to any open target that can
+finish it in time.
 
-Inputs: costs, deadlines, latencies, transfer times, all that is queued. Wins with costly targets
-(a cloud, a hungry GPU) and slack in the deadlines. Loses time against others that spend: requests
-wait for what is cheap, and that shows when predictions are off. Energy that is not measured, or
-has no price, costs nothing.
+Inputs: costs, deadlines, latencies, transfer times, all queued requests. Wins with costly targets
+(a cloud, a power-hungry GPU) and slack in the deadlines. Loses time against policies that spend:
+requests wait for cheap targets, which misses deadlines when predictions are off. Energy that is not
+measured, or has no price, costs nothing.
 
 Source: least-cost feasible assignment, as in C. Zhang et al., "MArk: Exploiting Cloud Services
 for Cost-Effective, SLO-Aware Machine Learning Inference Serving", USENIX ATC 2019.
@@ -28,15 +29,15 @@ from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.targets import TargetState
 
 PATIENCE_NS = 1_000_000
-"""The least time until it is looked again at what waits for a busy target."""
+"""The minimum time until requests that wait for a busy target are looked at again."""
 
 
 class Cheapest:
-    """The least cost in time.
+    """The lowest cost that is in time.
 
     Args:
-        p: The probability with which the deadline must be kept; another name of `quantile`.
-        quantile: Which quantile of latency to count on, from 0 to 1; 0.95 if neither is given.
+        p: The probability with which the deadline must be met; another name for `quantile`.
+        quantile: The latency quantile to rely on, from 0 to 1; 0.95 if neither is given.
     """
 
     def __init__(self, p: float | None = None, quantile: float | None = None) -> None:
@@ -48,7 +49,7 @@ class Cheapest:
         self._outlook = Outlook(self.quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Sends what is cheapest now, and says until when the rest waits."""
+        """Sends what is cheapest now, and yields a wake-up for the rest."""
         outlook = self._outlook
         outlook.look(view)
         yield from outlook.doomed()
@@ -74,7 +75,7 @@ class Cheapest:
                 yield place
 
     def _stranded(self, target: TargetState, found: Plan) -> Place | None:
-        """A batch of those that the plan found no place for."""
+        """A batch of requests without a place in the plan."""
         late = {request.id for request in found.late}
         for each in candidates(self._outlook, target) if late else ():
             if late.issuperset(request.id for request in each.batch):
@@ -87,7 +88,7 @@ def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
 
 
 def _now(batch: Planned) -> Place:
-    """The part of a planned batch that is of a size that may be sent."""
+    """A planned batch, cut down to a size that may be sent."""
     size = max(size for size in batch.ladder.sizes if size <= len(batch.requests))
     chosen = tuple(batch.requests[:size])
     return Place(batch.bid.target_id, batch.offer, chosen, "the cheapest that is in time")

@@ -1,14 +1,14 @@
-"""`clockwork`: predictability first; what must start soonest starts first.
+"""`clockwork`: predictability first; the batch that must start soonest goes first.
 
-Rule: every batch that could be made has a latest start: its earliest deadline less the time that
-it takes. An open target takes the batch whose latest start is the soonest and still ahead. Larger
-batches take longer, so they must start sooner and are tried first, and fall away one size after
-the other as time passes. What could not start in time is dropped. Times are counted at a high
-quantile, so that nearly nothing that is started is late.
+Rule: every possible batch has a latest start: its earliest deadline less its latency. An open
+target takes the batch whose latest start is the soonest and still ahead. Larger batches take
+longer, so they must start sooner and are tried first; as time passes they become infeasible, one
+size after the other. A request that can't start in time is dropped. Latencies are taken at a high
+quantile, so that almost nothing that starts is late.
 
-Inputs: deadlines, latencies per batch size. Wins where latency is steady and a broken promise
-costs more than a refused request. Loses where latency is noisy (the high quantile refuses what
-would have been in time), and under overload, since what is nearly lost always goes first.
+Inputs: deadlines, latencies per batch size. Wins where latency is steady and a broken promise costs
+more than a refused request. Loses where latency is noisy (the high quantile refuses requests that
+would have been in time), and under overload, since nearly lost requests always go first.
 
 Source: A. Gujarati et al., "Serving DNNs like Clockwork: Performance Predictability from the
 Bottom Up", OSDI 2020, section 5.3 (strategies per model and batch size).
@@ -25,10 +25,10 @@ from scheduler.core.targets import TargetState
 
 
 class Clockwork:
-    """The soonest latest start first.
+    """The batch with the soonest latest start first.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.99) -> None:
@@ -37,7 +37,7 @@ class Clockwork:
         self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Fills every open target with what must start soonest."""
+        """Fills every open target with the batch that must start soonest."""
         return serve(self._outlook, view, self._must_start)
 
     def _must_start(self, target: TargetState) -> Place | None:

@@ -1,14 +1,15 @@
-"""`deferred`: wait for a larger batch as long as one stays feasible. Not work-conserving.
+"""`deferred`: waits for a larger batch as long as one stays feasible. Not work-conserving.
 
-Rule: an open target takes the class whose batch must start first. If the queue does not fill the
-next larger batch size worth having, the batch is put off until the last moment at which that size
-could still start and keep the most urgent request in time, less the time that the batches of
-the other classes need. Then it goes as it is. A batch that can't grow goes at once. Where
-several have to go before one of them the most important goes first.
+Rule: an open target takes the class whose batch must start first. If a larger batch size is
+worthwhile but the queue does not fill the next one yet, the batch is deferred until the last moment
+at which that size could start and still keep the most urgent request in time, less the time that
+the batches of the other classes need. Then it goes as it is. A batch that can't grow goes at once.
+Of the batches that must start no later than the class that is due, the one with the most important
+priority goes first.
 
-Inputs: deadlines, latencies per batch size. Wins where batches pay, budgets are long and latency
-is steady: batches are as large as deadlines allow, devices rest meanwhile, energy is saved. Loses
-where latency is noisy or arrivals come in bursts: it has spent the slack that would have helped.
+Inputs: deadlines, latencies per batch size. Wins where batching pays, budgets are long and latency
+is steady: batches are as large as deadlines allow, devices idle in between, and energy is saved.
+Loses where latency is noisy or arrivals are bursty: the slack that would have helped is spent.
 
 Source: L. Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling",
 arXiv:2308.07470, 2023.
@@ -28,21 +29,21 @@ from scheduler.core.targets import TargetState
 
 @dataclass(frozen=True, slots=True)
 class _Deferred:
-    """The batch that a class has now, and until when it may wait to grow."""
+    """The batch that a class could send now, and until when it may wait to grow."""
 
     candidate: Candidate
     until_ns: int
 
 
 WORTHWHILE = 1.03
-"""A larger batch must raise the rate by this factor, since it makes its requests wait longer."""
+"""A larger batch must raise throughput by this factor to be worth the longer wait."""
 
 
 class Deferred:
-    """Batches at the last moment.
+    """Sends batches at the last moment.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -51,7 +52,7 @@ class Deferred:
         self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Sends what can't wait or can't grow, and says until when the rest waits."""
+        """Sends batches that can't wait or can't grow, and yields a wake-up for the rest."""
         outlook = self._outlook
         outlook.look(view)
         yield from outlook.doomed()
@@ -89,7 +90,7 @@ class Deferred:
 
 
 def _deferred(queue: ClassQueue, bid: Bid, start_ns: int) -> _Deferred | None:
-    """The largest batch of a class that is in time, of the first variant that has one."""
+    """The largest batch of a class that is in time, with the first variant that has one."""
     for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
         rates = curve.ladder(0.5).rate
         best: _Deferred | None = None

@@ -1,12 +1,14 @@
-"""`ect`: each request to the target that would complete it first.
+"""`ect`: sends each request to the target that would complete it first.
 
-Rule: a request is given on arrival to the target with the earliest predicted completion: when it
-is through with what it runs, then with what it was given and waits there, then the way there and
-the request itself. There it waits, whatever the others do, and is served the most urgent first.
+Rule: on arrival a request is assigned to the target with the earliest predicted completion, which
+counts what the target runs, what it was assigned before, the transfer, and the request itself.
+There the request waits, whatever the other targets do; each target serves its most urgent request
+first.
 
-Inputs: predicted latencies, transfer times and backlogs of all targets. Wins with unlike targets
-below capacity: it uses slow ones exactly when the fast ones are full. Loses under overload, since
-it accepts what it will drop, and when predictions are off, since what was given is not moved.
+Inputs: predicted latencies, transfer times and backlogs of all targets. Wins with heterogeneous
+targets below capacity: it uses slow ones exactly when the fast ones are full. Loses under overload,
+since it accepts requests that it will drop, and when predictions are off, since an assigned request
+is not moved.
 
 Source: H. Topcuoglu, S. Hariri, M. Wu, "Performance-Effective and Low-Complexity Task Scheduling
 for Heterogeneous Computing", IEEE TPDS 13(3), 2002 (HEFT's choice of processor); minimum
@@ -27,7 +29,7 @@ class Ect:
     """Earliest completion time.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -36,7 +38,7 @@ class Ect:
         self._binding = Binding(quantile, _earliest, "earliest completion")
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Gives out what is new, and serves."""
+        """Assigns new requests, and serves."""
         yield from self._binding.decide(view)
 
 

@@ -1,9 +1,9 @@
 """`edf`: the most urgent request first.
 
-Rule: an open target takes the class whose first request in (priority, deadline) order is the
-most urgent of those that it can finish in time, in the largest batch that keeps that request in
-time. What no target can finish in time is dropped when that is known. There is no admission
-test: under overload requests are accepted, wait, and are dropped later.
+Rule: of the requests that an open target can finish in time, it takes the most urgent in (priority,
+deadline) order, in the largest batch of its class that keeps that request in time. A request that
+no target can finish in time any more is dropped as soon as that is known. There is no admission
+test: under overload, requests are accepted, wait, and are dropped later.
 
 Source: C. L. Liu and J. W. Layland, "Scheduling Algorithms for Multiprogramming in a
 Hard-Real-Time Environment", JACM 20(1), 1973 (deadline-driven scheduling).
@@ -27,7 +27,7 @@ class Edf:
     """Earliest deadline first, within priorities.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -59,7 +59,7 @@ class Edf:
 def _largest_in_time(
     queue: ClassQueue, ladder: Ladder, start_ns: int, deadline_ns: int
 ) -> list[Request]:
-    """The largest batch that is done by a deadline, which that of a single request is."""
+    """The largest batch that is done by a deadline; a batch of one is known to be."""
     chosen: list[Request] = []
     for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
         if size > len(queue) or start_ns + latency_ns > deadline_ns:

@@ -1,14 +1,16 @@
-"""`edf_admit`: `edf`, with admission by playing the queue ahead.
+"""`edf_admit`: `edf`, with admission control by simulating the queue ahead.
 
-Rule: on an arrival the queues are played ahead in (priority, deadline) order, each request where
-it would be done first, batched where that makes nobody late. If the new request would be late in
-that, it is refused at once. It is not refused for those behind it: while queues are short, batches
-look small, and refusing for that keeps them short. Service is that of `edf`.
+Rule: on each arrival the queues are simulated ahead in (priority, deadline) order, each request on
+the target where it would be done first, batched where that makes no request late. If the new
+request would be late, it is refused at once. It is not refused because requests behind it would be
+late: while queues are short, predicted batches are small, and refusing for that would keep them
+small. Service is that of `edf`.
 
-Inputs: deadlines, priorities, latencies, all that is queued. Wins below and around capacity with
-unlike targets: most of what it refuses hears it at once, by a rule that is easy to follow. Loses
-under overload, where weights play no part and a promise may be pushed out by a later, more urgent
-one, and when queues are long: a refusal costs time in proportion to what is queued.
+Inputs: deadlines, priorities, latencies, all queued requests. Wins below and around capacity with
+heterogeneous targets: most callers that it refuses are told at once, by a rule that is easy to
+follow. Loses under overload, where it ignores weights and a later, more urgent request may displace
+one already promised, and when queues are long: a decision on an arrival takes time in proportion to
+what is queued.
 
 Source: M. L. Dertouzos, A. K. Mok, "Multiprocessor On-Line Scheduling of Hard-Real-Time Tasks",
 IEEE TSE 15(12), 1989 (guarantee by simulating the schedule).
@@ -27,10 +29,10 @@ from scheduler.core.requests import Request
 
 
 class EdfAdmit:
-    """Earliest deadline first, of what was admitted.
+    """Earliest deadline first, among admitted requests.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -40,7 +42,7 @@ class EdfAdmit:
         self._edf = Edf(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Refuses what would be late, then serves the most urgent."""
+        """Refuses arrivals that would be late, then serves the most urgent requests."""
         arrivals = sorted(view.arrivals, key=order)
         if arrivals:
             self._outlook.look(view)
@@ -49,7 +51,7 @@ class EdfAdmit:
         yield from self._edf.decide(view)
 
     def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
-        """Admits one after the other, those not looked at yet left out."""
+        """Tests arrivals one by one, leaving out those not yet tested."""
         undecided = {request.id for request in arrivals}
         for request in arrivals:
             undecided.discard(request.id)
@@ -59,7 +61,7 @@ class EdfAdmit:
                 yield Drop(request, why, self._budgets(request))
 
     def _budgets(self, request: Request) -> dict[str, int]:
-        """When each target could have the request done, after all that is planned for it."""
+        """The smallest budget that each target could meet, behind everything planned on it."""
         outlook = self._outlook
         others = plan(outlook, without={request.id})
         return outlook.budgets_ns(request.kind, others.free_ns(outlook))

@@ -1,9 +1,9 @@
-"""`fcfs`: first come, first served; what the usual servers do, as a control.
+"""`fcfs`: first come, first served, like common inference servers; a baseline.
 
-Rule: an open target takes the class of the request that has waited longest, in the largest
-batch that its queue fills, in order of arrival. Deadlines play no part in the order and there is
-no admission test. As the laws demand, a request that is predicted to miss is dropped rather than
-run, unless its caller accepts late results (as callers of the usual servers have to).
+Rule: an open target takes the class of the request that has waited longest, in the largest batch
+that its queue fills, in order of arrival. Deadlines do not affect the order, and there is no
+admission test. As the laws require, a request that is predicted to miss is dropped rather than run,
+unless its caller accepts late results (as callers of common servers must).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Fcfs:
     """First come, first served, in batches as large as the queue fills.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.5) -> None:
@@ -32,7 +32,7 @@ class Fcfs:
         self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Fills every open target, the longest waiting first."""
+        """Fills every open target, the longest-waiting request first."""
         outlook = self._outlook
         outlook.look(view)
         yield from outlook.doomed()
@@ -55,7 +55,7 @@ class Fcfs:
 
 
 def _largest(queue: ClassQueue, ladder: Ladder, start_ns: int) -> tuple[Request, ...]:
-    """The largest batch of those that have waited longest and are in time, or may be late."""
+    """The largest batch of the oldest requests that are in time or may be late."""
     for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
         if size <= len(queue):
             done_ns = start_ns + latency_ns

@@ -1,33 +1,36 @@
-"""`goodput`: finish as much as possible in time, and say no early. The default.
+"""`goodput`: finishes as much as possible in time, and refuses early. The default.
 
 Rule, in seven parts:
 
-* Admission (`parts.admission`). A new request is refused at once if it would most likely not
-  be served in time: by the work queued ahead of it, and by what became of such promises before.
-  One that is only behind what is lighter is admitted, and that gives way (`parts.outbidding`).
-* Displacing (`parts.displacing`). What would make others late that come, and are worth more, is
-  refused, unless there is room for both.
-* Service. Of the batches that an open target could finish in time, of every class, variant and
-  size, the one that is worth most per device-second goes, unless that harms something of a more
-  important priority (`parts.worth`). What would be late behind it of what comes meanwhile is taken
-  off its worth; where nothing is left of that, it waits (`parts.meanwhile`). Of several idle
-  targets the fastest is served first.
-* Bunches (`parts.gathering`). Where what comes while nothing waits is mostly followed by more at
-  once, as from cameras that are triggered together, and not all was in time lately, it is held for
-  a tenth of its batch's time.
-* Dropping. What no target can finish in time any more is dropped at once.
-* Costs. A target that is paid for, by the request or the second, or on whose slow way inputs may be
-  made smaller, gets only what the others would not finish in time, played ahead in (priority,
-  deadline) order; until then that waits. For a second after something had to be refused, dropped or
-  left to be late that the others could do if there were nothing else, costs don't count. Energy
-  never does: a device that draws some is used like any other. (`cheapest` weighs energy as well.)
-* Other boxes. They get what would be late here, before what is paid for does. While much more
-  comes in than a box could do itself, they are used like devices of its own instead.
+* Admission (`parts.admission`). A new request is refused at once if it would probably not be served
+  in time, judging by the work queued ahead of it and by how earlier promises turned out. A request
+  that is late only because of lighter ones ahead of it is admitted, and they give way
+  (`parts.outbidding`).
+* Displacing (`parts.displacing`). A request is refused if it would make expected arrivals late that
+  are worth more, unless there is room for both.
+* Service. Of all batches that an open target could finish in time, over every class, variant and
+  size, the one that is worth most per device-second goes, unless it harms a request of a more
+  important priority (`parts.worth`). The expected loss from requests that arrive while it runs is
+  subtracted from its worth; if nothing is left, the batch may wait (`parts.meanwhile`). Of several
+  idle targets the fastest is filled first.
+* Bunches (`parts.gathering`). Cameras that are triggered together send bunches of requests. If
+  requests that arrive at empty queues are mostly followed by more at once, and not all were in time
+  lately, they are held for up to a tenth of their batch's time.
+* Dropping. A request that no target can finish in time any more is dropped at once. * Costs. A
+target is costly if it is paid by the request or the second, or if inputs may be made smaller for
+its slow link. It gets only requests that the free targets would not finish in time, simulated ahead
+in (priority, deadline) order; a request that a free target will finish waits for it. If a request
+is refused, dropped or left late that free targets could have finished with nothing else to do,
+costs are ignored for a second. Energy never counts as a cost: a device that draws power is used
+like any other. (`cheapest` weighs energy as well.) * Other boxes. They get requests that would be
+late here, in preference to paid targets. While the load far exceeds what a box could do itself, it
+uses them like devices of its own instead.
 
-Wins under overload and bursts, with mixed models and with devices of unlike speed. Under overload
-some of what it admits has to be dropped later: to be sure of each promise would finish less.
+Wins under overload and bursts, with mixed models and with devices of different speeds. Under
+overload some admitted requests have to be dropped later: admitting only sure ones would finish
+less.
 
-Source: what is served next is the rule of batched apparent tardiness cost, by S. J. Mason, J. W.
+Source: the service order is the rule of batched apparent tardiness cost, by S. J. Mason, J. W.
 Fowler, W. M. Carlyle (2002); `parts.worth` names the papers.
 """
 
@@ -56,32 +59,33 @@ from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
 LEAST_SCALE = 0.01
-"""With less of it nothing but the most urgent request would count."""
+"""With a smaller scale only the most urgent request would count."""
 
 RELIEF_NS = 1_000_000_000
-"""For so long after something had to be refused, dropped or left to be late, costs don't count: the
-targets that cost nothing are not enough, whatever the plan says of what waits now."""
+"""How long costs are ignored after a request had to be refused, dropped or left late: the free
+targets do not suffice, whatever the plan for the current queue says."""
 
 PATIENCE_NS = 5_000_000
-"""The least time until it is looked again at what waits for targets that cost nothing."""
+"""The minimum time until requests that wait for free targets are looked at again."""
 
 OVERLOAD = 1.75
-"""What a box's own targets could do at best, times that: while more comes in, other boxes are used
-like devices of its own. Below, sharing what they could do here costs both more than it gains."""
+"""The load, as a multiple of what a box's own targets can do at best, above which other boxes are
+used like devices of its own. Below that, sharing work that could be done here costs both boxes more
+than it gains."""
 
 LOAD_NS = 500_000_000
-"""Over how long that load is a mean."""
+"""The time constant of the averaged load."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Everywhere:
-    """Maximises the weight finished in time, and uses other boxes like devices of its own.
+    """Maximises the weight finished in time, and uses other boxes like its own devices.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`parts.odds`).
+        quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
+            if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that where nearly all is of one class.
+            longest batch that could be sent; four times that if nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
@@ -98,7 +102,7 @@ class Everywhere:
         self._begin()
 
     def _begin(self) -> None:
-        """Nothing has come, and nothing been missed."""
+        """Resets everything learned from earlier requests."""
         self._short_until_ns = -1
         self._held: set[int] = set()
         self._gathering = Gathering(self._outlook)
@@ -125,11 +129,11 @@ class Everywhere:
         was_thrifty = self._is_thrifty()
         yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         yield from self._purchases()
-        if was_thrifty and not self._is_thrifty():  # what was just given up says so
+        if was_thrifty and not self._is_thrifty():  # something was just given up
             yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         if view.queues and self._is_thrifty() and any(map(_is_dear, view.open_targets())):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
-            yield Wake(wake_ns, "what waits is in time for nothing")
+            yield Wake(wake_ns, "free targets will finish what is queued in time")
 
     def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
         if len(arrivals) > 1:
@@ -151,7 +155,7 @@ class Everywhere:
                 yield from self._missed(outbid)
 
     def _missed(self, drops: list[Drop]) -> list[Drop]:
-        """Takes note of what can't be done, of arrivals and for them."""
+        """Records drops: refused arrivals, and requests that were outbid by arrivals."""
         for drop in drops:
             self._scarcity.missed(drop.request)
             self._gathering.missed()
@@ -160,7 +164,7 @@ class Everywhere:
         return drops
 
     def _is_possible(self, request: Request) -> bool:
-        """Whether targets that cost nothing, if any, could do it, had they nothing else to do."""
+        """Whether free targets (or all, if none is free) could do it with nothing else to do."""
         budget_ns = request.deadline_ns - self._outlook.view.now_ns
         bids = self._outlook.bids(request.kind)
         return any(
@@ -191,11 +195,11 @@ class Everywhere:
         for (request, why), budgets in zip(doomed, offers, strict=True):
             yield Drop(request, why, budgets)
             queue = self._outlook.view.queues.get(request.kind)
-            if queue is not None and request in queue:  # who wraps this has use for it
+            if queue is not None and request in queue:  # a wrapping policy kept it
                 self._held.add(request.id)
 
     def _is_thrifty(self) -> bool:
-        """Whether what costs nothing has been enough."""
+        """Whether free targets have sufficed lately."""
         return self._outlook.view.now_ns > self._short_until_ns
 
     def _fell_short(self) -> None:
@@ -212,7 +216,7 @@ class Everywhere:
         best, worth = self._worth.most(found)
         has_others = self._outlook.some_dear or self._outlook.view.has_peers
         if worth <= 0.0 and not has_others and may_wait(best, worth, found):
-            return Wake(best.done_ns, "others that come would be late, and are worth more")
+            return Wake(best.done_ns, "it would make expected arrivals late that are worth more")
         wait = self._gathering.wait(best)
         if wait is not None:
             return wait
@@ -228,12 +232,12 @@ class Everywhere:
         self._coming.served(place)
 
     def _purchases(self) -> Iterator[Decision]:
-        """Sends what would be late on targets that cost nothing to those that are paid for."""
+        """Sends requests that would be late on free targets to costly ones."""
         view = self._outlook.view
         if not view.queues or not any(map(_is_dear, view.open_targets())):
             return
         self._free.look(view)
-        reason, placed = "late where it costs nothing, in time here", False
+        reason, placed = "late on free targets, in time here", False
         for place in purchases(self._outlook, self._free.late(), _is_dear, reason):
             self._served(place)
             placed = True
@@ -242,7 +246,7 @@ class Everywhere:
             yield from self._evictions()
 
     def _cheapest_first(self, targets: list[TargetState]) -> list[TargetState]:
-        """What is paid for after what is not, the cheapest first."""
+        """The targets, free ones first, then costly ones in order of price."""
 
         def dearness(target: TargetState) -> float:
             prices = [price(bid) for _, bid in self._outlook.waiting(target)]
@@ -256,10 +260,10 @@ class Goodput(Everywhere):
     """Maximises the weight finished in time.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1; if not given 0.95, or less
-            where that would refuse too much (`parts.odds`).
+        quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
+            if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that where nearly all is of one class.
+            longest batch that could be sent; four times that if nearly all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
@@ -270,7 +274,7 @@ class Goodput(Everywhere):
         self._load_ns = 0
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Refuses, drops, fills every open target, and sends to other boxes what they should do."""
+        """Refuses, drops, fills every open target, and sends other boxes their share."""
         if not view.has_peers:
             return super().decide(view)
         if self._away.near.look(view):
@@ -279,7 +283,7 @@ class Goodput(Everywhere):
         return super().decide(view) if self._load > OVERLOAD else self._away.decide(view)
 
     def _weigh(self, view: View) -> None:
-        """Takes in how much of its own targets' time what has just come needs."""
+        """Adds the new arrivals' share of its own targets' time to the averaged load."""
         since_ns, self._load_ns = view.now_ns - self._load_ns, view.now_ns
         self._load *= exp(-since_ns / LOAD_NS)
         for request in view.arrivals:

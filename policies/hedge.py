@@ -1,14 +1,14 @@
-"""`hedge`: a second copy of a running request at the latest useful start. Wraps any policy.
+"""`hedge`: sends a second copy of a running request at the last useful moment. A wrapper.
 
-Rule: the wrapped policy decides about what waits. A request that still runs when another target
-that has nothing else to do could only just finish it in time is sent there as well. The first
-copy that is done answers, the other is cancelled. The time that second copies are predicted to
-take is capped at a share of the time of all first ones. Those that go to remote targets are paid
-out of the budget of a `spill`, where one is wrapped.
+Rule: the wrapped policy decides about queued requests. If a request still runs at the last moment
+at which another, idle target could finish it in time, a copy is sent there as well. The first copy
+to finish is the answer; the other is cancelled. The predicted time of second copies is capped at a
+share of the time of all first ones. Copies to remote targets are charged to the budget of a
+`spill`, if one is wrapped.
 
-Inputs: deadlines, predicted latencies, what runs where since when; and what the wrapped policy
-looks at. Wins where latency has a long tail or targets hang, and another target is often idle.
-Loses, a little, everywhere else: the copy takes time that a later arrival may have wanted.
+Inputs: deadlines, predicted latencies, what runs where and since when; and the inputs of the
+wrapped policy. Wins where latency has a long tail or targets hang, and another target is often
+idle. Loses a little everywhere else: the copy takes time that a later arrival may have needed.
 
 Source: J. Dean, L. A. Barroso, "The Tail at Scale", CACM 56(2), 2013 (hedged requests), with the
 delay set by the deadline instead of a percentile.
@@ -42,7 +42,7 @@ _MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A second copy that could be sent, and the latest time at which that is useful."""
+    """A possible second copy, and the latest time at which it is useful."""
 
     request: Request
     target: TargetState
@@ -51,14 +51,14 @@ class _Copy:
 
 
 class Hedged(Wrapper):
-    """Second copies of what is about to be late.
+    """Second copies of requests that are about to be late.
 
     Args:
-        inner: The policy that decides about what waits; `goodput` if none is given.
-        extra: The time of second copies, as a share of that of first ones, at most.
+        inner: The policy that decides about queued requests; `goodput` if none is given.
+        extra: The most time that second copies may take, as a share of that of first ones.
         early_ms: How long before the latest useful start a copy is sent, because timers are
             late and messages take time.
-        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+        quantile: The latency quantile to rely on, from 0 to 1, where the inner policy has
             no `quantile` of its own.
     """
 
@@ -75,7 +75,7 @@ class Hedged(Wrapper):
         if early_ms < 0:
             raise ValueError(f"early_ms must be 0 or more, not {early_ms}")
         super().__init__(inner or Goodput(quantile), quantile)
-        self.watches_runs = True  # to be asked also when nothing waits
+        self.watches_runs = True  # called while nothing is queued too
         if not 0 < self.quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {self.quantile}")
         self.extra = extra
@@ -86,7 +86,7 @@ class Hedged(Wrapper):
         self._copied: set[int] = set()
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Asks the inner policy, then looks after what runs."""
+        """Asks the inner policy, then checks the runs."""
         if self._view is not view:
             self._view = view
             self._first_ns = self._second_ns = 0
@@ -132,7 +132,7 @@ class Hedged(Wrapper):
             yield Wake(min(waits_ns), "the latest useful start of a second copy")
 
     def _copies(self, view: View, run: Run) -> Iterator[_Copy]:
-        """The best second copy of each request of a run that has none yet."""
+        """The best second copy for each request of a run that has none yet."""
         others = [
             target
             for target in view.targets.values()
@@ -143,7 +143,7 @@ class Hedged(Wrapper):
                 continue
             best: _Copy | None = None
             for target in others:
-                if target.runs:  # by now, another of these copies
+                if target.runs:  # an earlier copy has just gone there
                     continue
                 for offer in target.usable(request.kind):
                     if not self._budget.covers(self._cost(view, target, offer, request)):
@@ -158,7 +158,7 @@ class Hedged(Wrapper):
                 yield best
 
     def _cost(self, view: View, target: TargetState, offer: Offer, request: Request) -> float:
-        """What a copy costs the budget, if there is one: it is for remote targets alone."""
+        """What a copy costs the budget, if there is one; only remote targets count."""
         if not (self._budget.is_limited and target.spec.remote):
             return 0.0
         takes_ns = view.predict_ns(target, offer, 1, 0.5, request.kind)
@@ -166,7 +166,7 @@ class Hedged(Wrapper):
 
 
 def _budget_of(policy: Policy | None) -> HourlyBudget:
-    """What second copies have to keep: the budget of a `spill` among what is wrapped."""
+    """The budget for second copies: that of a `spill` among the wrapped policies."""
     while policy is not None:
         if isinstance(policy, Spill):
             return policy.budget

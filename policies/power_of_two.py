@@ -1,15 +1,15 @@
-"""`power_of_two`: the less loaded of two targets by chance. A control.
+"""`power_of_two`: the less loaded of two randomly drawn targets. A baseline.
 
-Rule: of the targets that could finish a new request in time were they to serve it next, two are
-drawn; the one that would sooner be through with what it runs and what it was given gets it. There
-it waits, whatever the others do.
+Rule: two targets are drawn from those that could finish a new request in time if they served it
+next. The request is assigned to the one that would sooner finish what it runs and what it was
+assigned before. There it waits, whatever the other targets do.
 
-Inputs: the predicted load of two targets. Wins with many like targets, where it is nearly as good
-as looking at all of them. Loses with few and unlike ones, and where deadlines differ.
+Inputs: the predicted load of two targets. Wins with many similar targets, where it is nearly as
+good as comparing all of them. Loses with few or heterogeneous targets, and where deadlines differ.
 
 Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS
-12(10), 2001. Chance is from the seed in the options, so that the same events bring the same
-commands.
+12(10), 2001. The random draws come from the seed in the options, so that the same events give the
+same commands.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class PowerOfTwo:
     """The less loaded of two.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
-        seed: Of its chance.
+        quantile: The latency quantile to rely on, from 0 to 1.
+        seed: The seed of its random draws.
     """
 
     def __init__(self, quantile: float = 0.95, seed: int = 1) -> None:
@@ -41,7 +41,7 @@ class PowerOfTwo:
         self._binding = Binding(quantile, self._choose, "the less loaded of two")
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Gives out what is new, and serves."""
+        """Assigns new requests, and serves."""
         if self._binding.is_new(view):
             self._chance = Chance(self._seed)
         yield from self._binding.decide(view)

@@ -1,13 +1,15 @@
-"""`proactive_drop`: drops early what will be dropped late. Wraps any policy.
+"""`proactive_drop`: drops early the requests that would be dropped late. A wrapper.
 
-Rule: at each event the queues are played ahead in (priority, deadline) order, each request where
-it would be done first. What would be late in that is dropped at once, so that its caller can do
-something else and what is behind it has less to wait for. Then the wrapped policy decides.
+Rule: at each event the queues are simulated ahead in (priority, deadline) order, each request on
+the target where it would be done first. Requests that would be late are dropped at once, so that
+their callers can do something else and the requests behind them wait for less. Then the wrapped
+policy decides.
 
-Inputs: deadlines, latencies, all that is queued; and what the wrapped policy looks at. Wins around
-policies without admission (`edf`, `fcfs`, `slackfit`) under overload: they serve what they keep.
-Loses around those with one (`goodput`), which know better, and where latency is noisy: it drops
-what luck would have served. It costs time in proportion to what is queued.
+Inputs: deadlines, latencies, all queued requests; and the inputs of the wrapped policy. Wins around
+policies without admission control (`edf`, `fcfs`, `slackfit`) under overload: they serve what they
+keep. Loses around those with it (`goodput`), which decide better, and where latency is noisy: it
+drops requests that would have been served with luck. A decision takes time in proportion to what is
+queued.
 
 Source: J. R. Haritsa, M. J. Carey, M. Livny, "On Being Optimistic about Real-Time Constraints",
 PODS 1990 (not serving the feasibly late); for inference the early drop of Nexus (SOSP 2019).
@@ -25,11 +27,11 @@ from scheduler.core.policy import Decision, Drop, Policy, View, decisions_of
 
 
 class ProactiveDrop(Wrapper):
-    """Drops what would be late behind what is queued, then lets another decide.
+    """Drops requests that would be late behind the queue, then lets another policy decide.
 
     Args:
         inner: The policy that decides about the rest; `edf` if none is given.
-        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+        quantile: The latency quantile to rely on, from 0 to 1, where the inner policy has
             no `quantile` of its own.
     """
 
@@ -48,6 +50,6 @@ class ProactiveDrop(Wrapper):
             free_ns = found.free_ns(outlook)
             for request in late:
                 budgets = outlook.budgets_ns(request.kind, free_ns)
-                if budgets:  # without targets it is unavailable, which the scheduler says
+                if budgets:  # without targets the scheduler ends it as unavailable
                     yield Drop(request, "would be late behind what is queued", budgets)
         yield from decisions_of(self.inner, view)

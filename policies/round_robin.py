@@ -1,12 +1,12 @@
-"""`round_robin`: each request to the next target in turn. A control.
+"""`round_robin`: sends each request to the next target in turn. A baseline.
 
-Rule: a request is given on arrival to the next target, in turn, of those that could finish it in
-time were they to serve it next; there it waits, whatever the others do. A target serves what it
-was given, the most urgent first.
+Rule: on arrival a request is assigned to the next target, in turn, of those that could finish it in
+time if they served it next. There it waits, whatever the other targets do. A target serves the
+requests assigned to it, the most urgent first.
 
-Inputs: which targets have the model; nothing of what waits there. Wins where all targets are
-equally fast and requests equally heavy: nothing is simpler to foresee. Loses with unlike
-targets, where the slowest gets as much as the fastest.
+Inputs: which targets have the model, but not their backlogs. Wins where all targets are equally
+fast and requests equally heavy: no policy is easier to predict. Loses with heterogeneous targets,
+where the slowest gets as much as the fastest.
 
 Source: common knowledge; the default of most load balancers.
 """
@@ -25,7 +25,7 @@ class RoundRobin:
     """Targets in turn.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -36,14 +36,14 @@ class RoundRobin:
         self._turn = 0
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Gives out what is new, and serves."""
+        """Assigns new requests, and serves."""
         if self._binding.is_new(view):
             self._last.clear()
             self._turn = 0
         yield from self._binding.decide(view)
 
     def _choose(self, _request: Request, bids: list[Bid], _binding: Binding) -> Bid:
-        """The one whose last turn was longest ago."""
+        """Chooses the target whose last turn was longest ago."""
         bid = min(bids, key=lambda bid: self._last.get(bid.target_id, 0))
         self._turn += 1
         self._last[bid.target_id] = self._turn

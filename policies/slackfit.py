@@ -1,13 +1,13 @@
-"""`slackfit`: the most accurate variant whose time fits the slack of the most urgent request.
+"""`slackfit`: the most accurate variant that fits the slack of the most urgent request.
 
-Rule: an open target takes the class of the most urgent request (by priority, then deadline) that
-it can finish in time. Of the variants that can, it runs the most accurate one, in the largest
-batch that keeps that request in time. Where no accuracy is stated, the owner's order of
-preference stands for it. When load rises, queues grow, slack shrinks, and faster variants follow.
+Rule: an open target takes the class of the most urgent request (by priority, then deadline) that it
+can finish in time. Of the variants that can, it runs the most accurate one, in the largest batch
+that keeps that request in time. If no accuracy is stated, the owner's order of preference decides.
+As load rises, queues grow, slack shrinks, and faster variants are chosen.
 
-Inputs: deadlines, latencies, accuracies of the variants. Wins with models that have variants and
-load that comes in bursts: quality gives way first. Loses where there is but one variant (it is
-`edf` then), and under lasting overload, where it serves what is nearly lost.
+Inputs: deadlines, latencies, accuracies of the variants. Wins with models that have several
+variants and bursty load: accuracy degrades first. Loses with a single variant (where it equals
+`edf`), and under lasting overload, where it serves requests that are nearly lost.
 
 Source: A. Khare et al., "SuperServe: Fine-Grained Inference Serving for Unpredictable Workloads",
 NSDI 2025 (the SlackFit policy).
@@ -24,10 +24,10 @@ from scheduler.core.targets import TargetState
 
 
 class SlackFit:
-    """The most accurate that fits.
+    """The most accurate variant that fits.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -47,7 +47,7 @@ class SlackFit:
 
 
 def _preference(each: Candidate) -> tuple[tuple[int, int, int], float, int, int]:
-    """The most urgent first; of those alike the most accurate, then the largest batch."""
+    """A sort key: the most urgent first, then the most accurate, then the largest batch."""
     head = each.batch[0]
     urgency = (head.priority, head.deadline_ns, head.id)
     accuracy = each.offer.accuracy

@@ -1,17 +1,17 @@
-"""`spill`: to remote targets only when the local ones would miss. Wraps any policy.
+"""`spill`: uses remote targets only if the local ones would miss. A wrapper.
 
 Rule: the wrapped policy sees and fills the local targets. A request goes to a remote target (one
-flagged `remote`) when it would be late locally: when the local queues, played ahead in (priority,
-deadline) order, find no place for it in time, or when the wrapped policy would drop it. Of the
-remote targets that are in time, the one that costs least is taken, while the budget of the last
-hour lasts. What only a busy remote target could finish is kept for it.
+flagged `remote`) if it would be late locally: if the local queues, simulated ahead in (priority,
+deadline) order, have no place for it in time, or if the wrapped policy would drop it. Of the remote
+targets that are in time, it goes to the cheapest, as long as the budget of the last hour allows. A
+request that only a busy remote target could finish is kept for that target.
 
-Inputs: deadlines, latencies, transfer times, costs, all that is queued; and what the wrapped
-policy looks at. Wins with a cloud behind a box: bursts go there, and nothing else. Loses against
+Inputs: deadlines, latencies, transfer times, costs, all queued requests; and the inputs of the
+wrapped policy. Wins with a cloud behind a box: bursts go there, and nothing else. Loses to
 `cheapest` where remote targets cost nothing, since it leaves them idle.
 
-Source: Y. Kang et al., "Neurosurgeon", ASPLOS 2017, for when remote work pays; bursting to the
-cloud on a predicted miss is common practice.
+Source: Y. Kang et al., "Neurosurgeon", ASPLOS 2017, for when offloading pays; bursting to the cloud
+on a predicted miss is common practice.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from scheduler.core.targets import TargetState
 
 
 class Spill(Wrapper):
-    """Remote targets for what local ones would miss.
+    """Sends requests to remote targets if local ones would miss.
 
     Args:
         inner: The policy that decides about the local targets; `goodput` if none is given.
-        budget_per_hour: What may be spent on remote targets in any hour, in the unit of the
-            targets' costs; None is no limit. A policy that is swapped in has spent nothing.
-        quantile: Which quantile of latency to count on, from 0 to 1, where the inner policy has
+        budget_per_hour: The most that may be spent on remote targets in any hour, in the unit of
+            the targets' costs; None for no limit. A newly swapped-in policy starts with nothing
+            spent.
+        quantile: The latency quantile to rely on, from 0 to 1, where the inner policy has
             no `quantile` of its own.
 
     Attributes:
-        budget: What is left of `budget_per_hour`, also for a policy that wraps this one.
+        budget: Tracks spending against `budget_per_hour`; a policy that wraps this one may use it.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Spill(Wrapper):
         )
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Sends away what would be late here, and asks the inner policy about the rest."""
+        """Sends away requests that would be late here, and asks the inner policy about the rest."""
         if self._away.near.look(view):
             self.budget.clear()
         self.budget.look(view.now_ns)

@@ -1,13 +1,14 @@
-"""`stability`: what leaves the least lateness in all queues.
+"""`stability`: the batch that leaves the least lateness in all queues.
 
-Rule: for each batch that an open target could take (class, variant, size), it is predicted how
-late the queues would be after it: the first of each, were it next, and the last of each, were
-the queues then served one after the other at their best rate. The batch after which that adds up
-to the least is taken; where nothing is late, the most urgent, in the batch with the best rate.
+Rule: for each batch that an open target could take (class, variant, size), the lateness of the
+queues after it is predicted: of the first request in each other queue if it came next, and of the
+last one in each queue if the queues were then served one after the other at their best rate. The
+target takes the batch with the smallest sum. If nothing would be late, it takes the most urgent
+request, in the batch with the best throughput.
 
-Inputs: deadlines, latencies and lengths of all queues. Wins when bursts of several classes
-compete for one target. Loses under lasting overload, where some lateness can't be helped and
-weights play no part; it costs time in proportion to the square of the number of classes.
+Inputs: deadlines, latencies and lengths of all queues. Wins when bursts of several classes compete
+for one target. Loses under lasting overload, where some lateness is unavoidable and weights are
+ignored. A decision takes time in proportion to the square of the number of classes.
 
 Source: one-step look-ahead on predicted tardiness; see A. P. J. Vepsalainen, T. E. Morton,
 "Priority Rules for Job Shops with Weighted Tardiness Costs", Management Science 33(8), 1987.
@@ -28,7 +29,7 @@ class Stability:
     """The least predicted lateness over all queues.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
     """
 
     def __init__(self, quantile: float = 0.95) -> None:
@@ -57,7 +58,7 @@ class Stability:
 
 
 def _lateness_ns(chosen: Candidate, waiting: list[tuple[ClassQueue, Bid]]) -> float:
-    """How late the queues of a target would be after a batch, all together."""
+    """The total lateness of a target's queues after a batch."""
     total_ns = 0.0
     end_ns: float = chosen.done_ns
     for queue, bid in waiting:

@@ -1,14 +1,14 @@
-"""`window`: early drop; gives up the heads of a queue for a full batch behind them.
+"""`window`: early drop; gives up the head of a queue for a full batch behind it.
 
-Rule: each class has a planned batch size: the largest that takes at most half of the budget that
-its requests bring on average. An open target takes the class with the most urgent request. A
-window of that size (less, if fewer wait) slides over its queue, to the first place where all in
-it would be in time; what it slid past is dropped, unless another target could finish it. Serving
-those instead, in ever smaller batches, would lose more.
+Rule: each class has a planned batch size: the largest that takes at most half of its requests'
+average budget. An open target takes the class with the most urgent request. A window of the planned
+size (smaller if fewer are queued) slides over the queue to the first position where all requests in
+it would be in time. The requests it slid past are dropped, unless another target could finish them.
+Serving them instead, in ever smaller batches, would lose more.
 
-Inputs: deadlines, latencies, past budgets. Wins under overload where batches pay, with one class
-or classes that are much alike: it keeps batches full. Loses below capacity, where it drops heads
-that a smaller batch could have saved, and with mixed budgets or weights.
+Inputs: deadlines, latencies, past budgets. Wins under overload where batching pays, with one class
+or similar classes: it keeps batches full. Loses below capacity, where it drops requests that a
+smaller batch could have saved, and with mixed budgets or weights.
 
 Source: H. Shen et al., "Nexus: A GPU Cluster Engine for Accelerating DNN-Based Video Analysis",
 SOSP 2019, section 4.3 (early drop).
@@ -28,17 +28,17 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 MEMORY = 0.05
-"""The share of the newest budget in the average."""
+"""The weight of the newest budget in the moving average."""
 
 _KEPT = 1_000
-"""Classes whose budgets are remembered."""
+"""The most classes whose budgets are remembered."""
 
 
 class Window:
     """Nexus' early drop.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
         batch_share: The share of a budget that a batch may take.
     """
 
@@ -53,7 +53,7 @@ class Window:
         self._budgets_ns: dict[RequestClass, float] = {}
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Fills every open target, and drops what the windows slid past."""
+        """Fills every open target, and drops the requests that the windows slid past."""
         outlook = self._outlook
         self._remember(view)
         outlook.look(view)
@@ -79,7 +79,7 @@ class Window:
             self._budgets_ns[request.kind] = known_ns + MEMORY * (budget_ns - known_ns)
 
     def _slide(self, target: TargetState) -> tuple[Place, list[Request]] | None:
-        """The next batch of a target, and what the window slid past."""
+        """The next batch for a target, and the requests that the window slid past."""
         waiting = self._outlook.waiting(target)
         waiting.sort(key=lambda found: order(found[0].head()))
         start_ns = self._outlook.starts_ns[target.spec.id]
@@ -97,7 +97,7 @@ class Window:
         return None
 
     def _planned(self, queue: ClassQueue, ladder: Ladder) -> int:
-        """The rung of the planned batch size, or of the largest that the queue fills."""
+        """The index of the planned batch size, or of the largest that the queue fills."""
         budget_ns = self._budgets_ns.get(queue.kind, 0.0)
         planned = bisect_right(ladder.latency_ns, budget_ns * self.batch_share)
         filled = bisect_right(ladder.sizes, len(queue))

@@ -1,8 +1,8 @@
-"""The caller's side of a simulation: the way to the scheduler and back, and what it costs.
+"""The caller's side of a simulation: the path to the scheduler and back, and what it costs.
 
-A simulated request is with the scheduler when it comes. A real one is read, sent, and its answer
-read; and the client takes the time of the way off the budget, so that a result which is in time
-for the box is so for the caller (see docs/decisions/0002).
+A simulated request reaches the scheduler at once. A real one has to be sent and read, and so does
+its answer. The client subtracts that time from the budget, so that a result in time for the box is
+also in time for the caller (see docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class Caller:
     """A client of the box.
 
     Attributes:
-        there_ns: From when a request is due until the scheduler has it.
-        back_ns: From the scheduler's word until the caller has it.
-        margin_ns: What the client takes off the budget, half of it at most.
-        each_ns: How long the scheduler is busy with a request that it has read. What comes
-            meanwhile is read at once after that.
+        there_ns: Time from when a request is due until the scheduler has it.
+        back_ns: Time from the scheduler's answer until the caller has it.
+        margin_ns: What the client subtracts from the budget; at most half of the budget.
+        each_ns: How long the scheduler is busy with each request it has read. Requests that arrive
+            meanwhile are read together afterwards.
     """
 
     there_ns: int = 0
@@ -33,7 +33,7 @@ class Caller:
     each_ns: int = 0
 
     def send(self, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
-        """The requests as the scheduler gets them: those that it reads at once at the same time."""
+        """The requests as the scheduler gets them; those read together have the same time."""
         read_ns = free_ns = -1
         count = 0
         for arrival in arrivals:
@@ -47,16 +47,17 @@ class Caller:
 
 
 def observed_caller(endings: Iterable[LiveEnding], each_ns: int = 0) -> Caller:
-    """The caller of a live replay: half of what its requests took beyond the box, each way.
+    """The caller of a live replay.
 
-    The margin is that of the Python client: the mean and two mean deviations.
+    Half of the mean time its requests spent outside the box goes to each direction. The margin is
+    the Python client's: the mean plus two mean deviations.
 
     Args:
-        endings: Of the replay.
+        endings: The endings of the replay.
         each_ns: As in `Caller`.
 
     Raises:
-        ValueError: No request of it had a result.
+        ValueError: No request had a result.
     """
     ways = sorted(e.latency_ns - e.held_ns for e in endings if e.held_ns is not None)
     if not ways:

@@ -1,4 +1,4 @@
-"""What every policy must do, whatever its rule: the laws, in lives that chance decides."""
+"""What every policy must do, whatever its rule: keep the laws in randomised runs."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ YEAR_NS = 365 * 86_400 * 1_000 * MS
 
 
 def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arrival]:
-    """Poisson arrivals of four kinds, with all sorts of budgets, priorities and weights."""
+    """Poisson arrivals of four kinds, with varied budgets, priorities and weights."""
     chance = random.Random(seed)
     at_ms = 0.0
     for _ in range(count):
@@ -108,7 +108,7 @@ def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arriv
 
 
 def odd_workload(seed: int, count: int = 120) -> Iterator[Arrival]:
-    """What is allowed and hardly ever comes: trifles and treasures, years and nanoseconds."""
+    """Allowed but rare requests: weights from 1e-9 to 1e9, budgets from 1 ns to a year."""
     chance = random.Random(seed)
     at_ns = 0
     for _ in range(count):
@@ -130,7 +130,7 @@ def odd_workload(seed: int, count: int = 120) -> Iterator[Arrival]:
 
 
 def true_times(seed: int) -> ServiceTime:
-    """Service that is near what was measured, and sometimes far from it."""
+    """Service times near the profile, and sometimes far above it."""
     chance = random.Random(seed)
 
     def service_ns(dispatch: Dispatch, _kind: RequestClass) -> int:
@@ -144,7 +144,7 @@ def true_times(seed: int) -> ServiceTime:
 
 
 def ends_everything_and_leaves_the_view_alone(make: MakePolicy) -> None:
-    """Every request of a workload ends, and nothing of the view changes between decisions."""
+    """Every request of a workload ends, and the policy leaves the view unchanged."""
     for seed in (1, 2):
         simulator = Simulator(_Looked(make()), TARGETS, true_times(seed))
         count = len(list(simulator.run(workload(seed))))
@@ -154,7 +154,7 @@ def ends_everything_and_leaves_the_view_alone(make: MakePolicy) -> None:
 
 
 def decides_the_same_again(make: MakePolicy) -> None:
-    """Two instances decide alike, and one serves a second scheduler as a fresh one would."""
+    """Two instances decide alike, and a used one serves a second scheduler as a fresh one would."""
     policy = make()
     first = repr(list(Simulator(policy, TARGETS, true_times(3)).run(workload(3))))
     other = repr(list(Simulator(make(), TARGETS, true_times(3)).run(workload(3))))
@@ -162,25 +162,25 @@ def decides_the_same_again(make: MakePolicy) -> None:
     again = repr(list(Simulator(policy, TARGETS, true_times(3)).run(workload(3))))
     demand(
         first == again,
-        "6 (determinism): what it kept of one scheduler outlived it; begin anew when `view` is "
-        "another object",
+        "6 (determinism): state of one scheduler was carried over to another; begin afresh when "
+        "`view` is another object",
     )
 
 
 def keeps_the_laws_whatever_happens(make: MakePolicy) -> None:
-    """Lives with crashes, cancellations and bad items, every event of them checked."""
+    """Random runs with crashes, failed batches and bad items keep every law at every event."""
     for seed in (11, 12):
         _live(make, TARGETS, workload(seed, count=250), random.Random(seed))
 
 
 def keeps_the_laws_in_odd_worlds(make: MakePolicy) -> None:
-    """The same where batches have one size, targets many lanes, and requests a year or a trifle."""
+    """The same with a single batch size, targets with many lanes, and extreme requests."""
     for seed in (21, 22):
         _live(make, ODD_TARGETS, odd_workload(seed), random.Random(seed))
 
 
 def does_not_see_the_future(make: MakePolicy) -> None:
-    """Worlds that differ in how long the tenth run will take look the same until it ends."""
+    """No decision depends on how long the tenth run will take until that run ends."""
     slow, fast = (_until_tenth_is_done(make, slower) for slower in (3, 1))
     shorter = min(len(slow), len(fast))
     demand(slow[:shorter] == fast[:shorter], "7 (honest knowledge): the future showed")
@@ -203,7 +203,7 @@ def takes_over_what_is_queued(make: MakePolicy) -> None:
 
 
 def says_at_once_what_nobody_can_do(make: MakePolicy) -> None:
-    """A hopeless request is dropped on arrival, and runs where late is welcome."""
+    """A hopeless request is dropped on arrival, but runs if a late result is accepted."""
     watch = Watch(make)
     watch.handle(TargetUp(ONE[0]), 0)
     kind = RequestClass("a")
@@ -214,16 +214,16 @@ def says_at_once_what_nobody_can_do(make: MakePolicy) -> None:
         "a request with a budget of 2 ms, where one takes 3 ms, was not dropped on arrival",
     )
     watch.handle(Submitted((Request(2, kind, 2 * MS, accept_late=True),)), 0)
-    demand(watch.runs, "a request that may be late was left waiting by an idle target")
+    demand(watch.runs, "a request that may be late was left waiting while a target was idle")
     watch.close()
 
 
 def serves_below_capacity(make: MakePolicy) -> None:
-    """Far below capacity, with ample budgets, nearly all is in time."""
+    """Far below capacity, with ample budgets, nearly all requests finish in time."""
     arrivals = [replace(a, budget_ns=200 * MS) for a in workload(9, count=200, gap_ms=20)]
     endings = list(Simulator(make(), TARGETS, true_times(9)).run(arrivals))
     share = sum(ending.in_time for ending in endings) / len(endings)
-    demand(share >= 0.9, f"only {share:.0%} of an easy workload were in time")
+    demand(share >= 0.9, f"only {share:.0%} of an easy workload was in time")
 
 
 LAWS: tuple[Callable[[MakePolicy], None], ...] = (
@@ -239,18 +239,18 @@ PLAYED: tuple[Callable[[MakePolicy], None], ...] = (
     serves_below_capacity,
 )
 CHECKS = LAWS + PLAYED
-"""What a policy is put through; each raises when it does not hold. Those that play a simulation
-come last, and only where the laws hold: one that sends what is doomed could be played forever."""
+"""The checks for a policy; each raises when it fails. Checks that play a whole simulation come last
+and run only if the laws hold, since a policy that sends doomed work might never finish one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one check.
+    """The result of one check.
 
     Attributes:
         check: Its name.
         about: What it demands.
-        problem: What was wrong; None if nothing was.
+        problem: What went wrong; None if the check passed.
     """
 
     check: str
@@ -259,7 +259,7 @@ class Verdict:
 
 
 def conformance(make: MakePolicy) -> Iterator[Verdict]:
-    """Puts a policy through every check, each on instances of its own.
+    """Runs a policy through every check, each on instances of its own.
 
     Args:
         make: Makes a new instance of the policy.
@@ -307,7 +307,7 @@ def _live(
 
 
 class _Looked:
-    """A policy that is looked at between its decisions: it must leave the view as it is."""
+    """A policy that is checked between its decisions: it must leave the view unchanged."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -319,14 +319,14 @@ class _Looked:
         while True:
             before = _photograph(view)
             decision = next(decisions, None)
-            demand(_photograph(view) == before, "the policy changed the view, which is to be read")
+            demand(_photograph(view) == before, "the policy changed the view, which is read-only")
             if decision is None:
                 return
             yield decision
 
 
 def _photograph(view: View) -> str:
-    """All that a view holds, apart from what is derived from it when it is asked."""
+    """The contents of a view, without what it derives from them on demand."""
     queues = [(kind, list(queue)) for kind, queue in view.queues.items()]
     targets = [
         (

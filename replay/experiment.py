@@ -32,28 +32,28 @@ from scheduler.policy_loading import load_policy
 from scheduler.yaml_loader import MALFORMED, load
 
 STORY_ENTRIES = 2_000
-"""A simulation remembers enough for the story of an impossible decision, and no more."""
+"""Enough for a simulation to tell the story of an impossible decision, and no more."""
 
 ROWS = 20_000
-"""So many requests of a run are kept; all of them are counted."""
+"""The most rows of a run that are kept; all requests are counted."""
 
 BOUND_REQUESTS = 1_000_000
-"""The bound of a longer workload is not computed unless it is asked for."""
+"""The bound of a longer workload is not computed."""
 
 _CHANGED = (
-    "{} changed while it was played: policies got {:,} to {:,} requests, and are not to be "
+    "{} changed while it was played: policies got {:,} to {:,} requests, so they can't be "
     "compared; play a copy of it"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy by name, with its options, as `goodput` or `goodput?quantile=0.99`.
+    """A policy by name, with its options, such as `goodput` or `goodput?quantile=0.99`.
 
     Attributes:
-        label: As it was written.
-        name: As in the configuration; `module:Class` is one of your own.
-        options: Its own.
+        label: The text that was given.
+        name: As in the configuration; `module:Class` names a policy outside laxity.
+        options: The policy's options.
     """
 
     label: str
@@ -62,7 +62,7 @@ class PolicyChoice:
 
     @classmethod
     def parse(cls, text: str) -> PolicyChoice:
-        """Reads one.
+        """Parses a policy's name and options.
 
         Raises:
             ValueError: There is no such policy, or it can't be made with these options.
@@ -78,27 +78,27 @@ class PolicyChoice:
             try:
                 options[key] = load(value)
             except MALFORMED:
-                raise ValueError(f"policy {text!r}: {key} has no value that can be read") from None
+                raise ValueError(f"policy {text!r}: {key} has a value that can't be read") from None
         choice = cls(text, name, tuple(options.items()))
         with noted(f"policy {text!r} was made"):
             choice.make()
         return choice
 
     def make(self) -> Policy:
-        """A new one."""
+        """A new instance of the policy."""
         return load_policy(self.name, **dict(self.options))
 
 
 class PolicyFault(ValueError):
-    """A policy raised, decided the impossible, or came to no end; the message says where."""
+    """A policy raised, made an impossible decision, or never finished; the message says where."""
 
 
 class Played(NamedTuple):
-    """What came of playing several policies.
+    """The results of playing several policies.
 
     Attributes:
-        results: Of those that played to the end.
-        faults: What became of the others.
+        results: Results of the policies that played to the end.
+        faults: What went wrong with the others.
     """
 
     results: list[RunResult]
@@ -107,13 +107,13 @@ class Played(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A workload and where it is played.
+    """A workload and the fleet it is played on.
 
     Attributes:
-        name: Of the scenario.
+        name: The scenario's name.
         source: The requests.
         fleet: The targets.
-        load: The load as a share of the fleet's capacity, where it is given as such.
+        load: The load as a share of the fleet's capacity, if it was given that way.
         rows: How many requests of a run are kept.
         with_bound: Whether to compute the bound.
         at_once: As in `Simulator`.
@@ -132,10 +132,10 @@ class Experiment:
         return self.source.arrivals(seed, self.fleet)
 
     def simulate(self, choice: PolicyChoice, seed: int) -> RunResult:
-        """Plays it with a policy.
+        """Plays the workload with a policy.
 
         Raises:
-            PolicyFault: As it says; that there is no end is seen where `replay.headway` watches.
+            PolicyFault: The policy failed, or, while `replay.headway` watches, never finished.
         """
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
@@ -173,7 +173,7 @@ class Experiment:
         return f"policy {choice.label!r} on {self.name}{load}, seed {seed}"
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
-        """Plays it with a policy; each ending as it happens, and nothing kept."""
+        """Plays the workload with a policy; yields each ending as it happens, and keeps none."""
         return self._played(self._simulator(choice, seed), self.arrivals(seed))
 
     def _played(self, simulator: Simulator, arrivals: Iterator[Arrival]) -> Iterator[Ending]:
@@ -214,7 +214,7 @@ class Experiment:
         )
 
     def run(self, choices: Sequence[PolicyChoice], seed: int) -> list[RunResult]:
-        """Plays it with each policy, on the same requests.
+        """Plays the same requests with each policy.
 
         Raises:
             PolicyFault: As in `simulate`.
@@ -225,7 +225,7 @@ class Experiment:
         return results
 
     def play(self, choices: Sequence[PolicyChoice], seed: int) -> Played:
-        """The same, whatever becomes of one policy; the results of the others have it as a note."""
+        """As `run`, but the other policies go on after a fault, and their results note it."""
         results: list[RunResult] = []
         faults: list[str] = []
         for choice in choices:
@@ -237,7 +237,7 @@ class Experiment:
         asked = sorted({each.rows.seen for each in bounded})
         changed = [_CHANGED.format(self.name, asked[0], asked[-1])] if len(asked) > 1 else []
         if self.with_bound and bounded and bounded[0].rows.seen <= BOUND_REQUESTS:
-            # Nothing is above all of it; to find that out otherwise takes seconds.
+            # If a policy served all of the weight, the bound is 1; computing it takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
             bound = 1.0 if kept_all else self.bound(seed)
             for result in results:
@@ -248,7 +248,7 @@ class Experiment:
 
 
 class _Bill:
-    """What batches cost, and the energy that they take where the fleet tells it."""
+    """The cost of batches, and their energy where the fleet states it."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.total = 0.0
@@ -270,7 +270,7 @@ class _Bill:
             self.total += spec.cost(requests, done_ns - begun_ns, energy_uj)
 
 
-# -- many of them
+# -- many experiments
 
 OnResults = Callable[[list[RunResult]], None]
 OnFault = Callable[[str], None]
@@ -292,16 +292,16 @@ def run_all(
 
     Args:
         experiments: What to play.
-        choices: With which policies.
-        seeds: With which seeds.
-        jobs: Processes.
-        on_results: Hears of each (experiment, seed) as it is done.
-        on_fault: Hears of each policy that was not played to the end. The others go on, unless it
+        choices: The policies.
+        seeds: The seeds.
+        jobs: Number of processes.
+        on_results: Called with the results of each (experiment, seed) as it is done.
+        on_fault: Called for each policy that did not play to the end. The others go on, unless it
             raises.
 
     Returns:
-        The results in the order of experiments, seeds and policies, whatever the order in which
-        they were done.
+        The results in the order of experiments, seeds and policies, whichever order they were
+        computed in.
 
     Raises:
         PolicyFault: As in `Experiment.simulate`, unless `on_fault` is given.
@@ -337,8 +337,8 @@ def _results(
                 yield futures[future], future.result()
         except BrokenProcessPool:
             found = (
-                "a process that plays has died, as where memory runs out (try fewer --jobs) or "
-                "foreign code crashes"
+                "a simulation process died, e.g. because memory ran out (try fewer --jobs) or "
+                "native code crashed"
             )
             if doing := found_in(Path(notes)):
                 found += f"; meanwhile {', and '.join(doing)}"
@@ -349,10 +349,10 @@ def _results(
 
 
 def _begin(notes: Path) -> None:
-    """Has this process end at Ctrl-C and with its parent, in the midst of a run.
+    """Makes a pool process exit at once on Ctrl-C, or when its parent dies, even during a run.
 
-    The pool itself would have it finish what it has been given, and wait for ever for more. A
-    policy that comes to no end is ended as well.
+    Otherwise it would finish its task and then wait for ever for the next one. It also ends a
+    policy that makes no headway.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()

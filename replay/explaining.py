@@ -1,4 +1,4 @@
-"""Why a request ended as it did, from the journal of the box that had it."""
+"""Why a request ended as it did, read from the journal of the box that handled it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Brief:
     """How one request ended, in short.
 
     Attributes:
-        id: Of the request, in its run.
-        wall_ns: When it came, in nanoseconds since 1970.
-        model: Its model.
-        budget_ns: The time to its deadline when it came.
-        total_ns: How long it was there.
+        id: The request's id within its run.
+        wall_ns: Arrival time, in nanoseconds since 1970.
+        model: The requested model.
+        budget_ns: Time from arrival to the deadline.
+        total_ns: Time from arrival to the end.
         outcome: How it ended.
-        reason: Why, as its caller was told.
+        reason: The reason given to the caller.
     """
 
     id: int
@@ -51,9 +51,9 @@ class Step:
     """One thing that happened to a request.
 
     Attributes:
-        after_ns: How long after it came.
-        what: What happened, in a word.
-        text: What is to be known of it.
+        after_ns: Time since the request arrived.
+        what: What happened, in a word or two.
+        text: The details.
     """
 
     after_ns: int
@@ -66,8 +66,8 @@ class Tale:
     """The life of one request.
 
     Attributes:
-        run: The life of the scheduler that had it.
-        brief: How it ended; None if it has not, as far as the journal goes.
+        run: The scheduler run that handled it.
+        brief: How it ended; None if the journal does not show its end.
         steps: What happened, in order.
     """
 
@@ -84,20 +84,20 @@ def recent(
     note: Note = warn,
     run: str | None = None,
 ) -> list[Brief]:
-    """The requests of a run that ended last, the newest first.
+    """The requests of a run that ended last, newest first.
 
-    Those that came in one file of the journal and ended in the next are left out.
+    Requests that arrived in one journal file and ended in the next are left out.
 
     Args:
         path: The journal's folder, or one file.
-        count: How many at most.
-        outcome: Only those that ended so.
-        model: Only those for this model.
-        note: Hears of cut ends and missing events.
-        run: Which run; None for the latest.
+        count: The most requests to return.
+        outcome: Keep only requests with this outcome.
+        model: Keep only requests for this model.
+        note: Called with a text for each truncated file and each gap in the events.
+        run: The run; None for the latest.
 
     Raises:
-        JournalError: A file is no journal, a record of it is damaged, or there is no such run.
+        JournalError: A file is not a journal, a record of it is damaged, or the run is unknown.
     """
     found: list[Brief] = []
     files, _ = _run(path, run, note)
@@ -118,9 +118,9 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
 
     Args:
         path: The journal's folder, or one file.
-        request_id: Its id, which begins at 1 in each run.
-        run: Which run; None for the latest.
-        note: Hears of cut ends and missing events.
+        request_id: Its id; ids begin at 1 in each run.
+        run: The run to search; None for the latest.
+        note: Called with a text for each truncated file and each gap in the events.
 
     Raises:
         JournalError: The journal has no such request, or is damaged.
@@ -148,7 +148,7 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
 
 
 def _run(path: Path | str, name: str | None, note: Note) -> tuple[list[JournalFile], list[str]]:
-    """The files of a run, and the names of the others, the newest first."""
+    """The files of a run, and the names of the other runs, newest first."""
     runs = {files[0].header.run: files for files in journal_runs(path, note, whole=False)}
     names = list(reversed(runs))
     if name is None and runs:
@@ -184,7 +184,7 @@ def _brief(file: JournalFile, at_ns: int, request: Request, end_ns: int, end: Fi
 
 
 class _Telling:
-    """Picks out of a journal what concerns one request, and words it."""
+    """Picks the steps that concern one request out of a journal, and describes them."""
 
     def __init__(self, request_id: int) -> None:
         self.request: Request | None = None
@@ -237,7 +237,7 @@ def _spelled(request: Request, at_ns: int, together: int, policy: str) -> str:
 
 
 def _worded(what: Any, request_id: int) -> tuple[str, str]:
-    """What happened, in a word, and what is to be known of it."""
+    """What happened, as a short label and a description."""
     match what:
         case Dispatch(run_id, target_id, _, variant, request_ids, _, reason):
             others = len(request_ids) - 1
@@ -263,7 +263,7 @@ def _worded(what: Any, request_id: int) -> tuple[str, str]:
 
 
 def _known(detail: Mapping[str, Any]) -> str:
-    """What an outcome comes with; of the budgets that would do, the least first."""
+    """The details of an outcome; the budgets that would suffice come with the smallest first."""
     facts = dict(detail)
     earliest_ms = sorted(facts.pop("earliest_budget_ms", {}).items(), key=lambda item: item[1])
     would_do = ", ".join(f"{_ms(ms * 1e6)} ms at {target}" for target, ms in earliest_ms)

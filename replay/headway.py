@@ -1,7 +1,8 @@
-"""Ends a simulation whose policy comes to no end. It is looked at from outside, so it pays nothing.
+"""Ends a simulation whose policy never finishes.
 
-Signals reach only the main thread, and there only between two steps of Python: a policy that hangs
-in foreign code, which never comes back to Python, hangs the simulation with it.
+A timer signal watches the simulation, which costs the simulation nothing. Python handles signals
+only in the main thread, between two bytecode instructions. A policy that hangs in native code and
+never returns to Python therefore hangs the simulation as well.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from types import FrameType
 from replay.simulator import Simulator
 
 LIMIT_S = 30.0
-"""So long may pass without a request that comes or ends, which takes microseconds as a rule."""
+"""How long may pass without a request arriving or ending, which normally takes microseconds."""
 
 LOOK_S = 1.0
-"""So often it is looked at, and said again where an exception could not leave, as in a `__del__`.
+"""The interval between checks. `NoEnd` is raised again at each check, in case it was swallowed
+where an exception can't propagate, as in `__del__`.
 
-The looks are counted and not the time, for a process that was stopped was not deciding."""
+Checks are counted rather than time, since a process that was stopped was not deciding."""
 
 _READERS = "replay.sources", "replay.readers"
-"""Whoever is in there reads requests, which takes what a file takes."""
+"""Time spent in these modules is not counted: reading requests takes as long as the file needs."""
 
 _played: Simulator | None = None
 
 
 class NoEnd(KeyboardInterrupt):
-    """Time is up: an interruption, as Ctrl-C is, which no failure of a policy may be taken for."""
+    """Time is up: an interruption, like Ctrl-C, so that no failure of a policy is taken for it."""
 
 
 @contextmanager
 def played(simulator: Simulator) -> Iterator[None]:
-    """What `ended` looks at."""
+    """Registers the simulation that `watch` looks at."""
     global _played
     before, _played = _played, simulator
     try:
@@ -43,7 +45,7 @@ def played(simulator: Simulator) -> Iterator[None]:
 
 
 def watch() -> None:
-    """Has what is `played` in the main thread end with a `NoEnd`, once it makes no headway."""
+    """Raises `NoEnd` in the main thread once the simulation under `played` makes no headway."""
     looks, before = 0, None
 
     def look(_number: int, frame: FrameType | None) -> None:
@@ -66,7 +68,7 @@ def watch() -> None:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """The same for what runs inside, unless the process has set the alarm for something else."""
+    """As `watch`, for the code inside, unless the process uses the alarm for something else."""
     if signal.getitimer(signal.ITIMER_REAL)[0]:
         yield
         return

@@ -1,9 +1,9 @@
 """A daemon's journal: read it, replay it through the core, play its requests again.
 
-A folder holds the files of one or more runs; a run is the life of a scheduler. `arrivals` and
-`targets` work from any file, because each has the policy, limits and targets of its moment.
-`verify` has to begin with the first file of a run: what a policy and the latency curves have
-learned is not in a header. Where that file is gone (the journal is bounded; see the daemon's
+A folder holds the files of one or more runs; a run is the life of one scheduler. `arrivals` and
+`targets` work from any file, because each header holds the policy, limits and targets of its time.
+`verify` has to begin with the first file of a run, since a header does not hold what the policy and
+the latency curves have learned. Where that file is gone (the journal is bounded; see the daemon's
 `journal.max_mb`), or events are missing, it says how far it got.
 """
 
@@ -62,19 +62,20 @@ _STORY = 30
 
 
 def read_journal(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Event | Command]]:
-    """Each event, followed by the commands that the scheduler gave at it.
+    """Each event, followed by the commands that the scheduler answered it with.
 
     The policy of a `PolicySwapped` is a `JournalledPolicy`: its name and options.
 
     Args:
         path: A folder, or one file.
-        note: Hears of cut ends and missing events, which do not end the reading.
+        note: Called with a text for truncated files and missing events, which do not stop the
+            reading.
 
     Yields:
-        When it was on the scheduler's clock, in ns, and what.
+        The time on the scheduler's clock, in ns, and the event or command.
 
     Raises:
-        JournalError: A file is no journal, or a record of it is damaged.
+        JournalError: A file is not a journal, or one of its records is damaged.
     """
     for _, step in _steps(path, note):
         if isinstance(step, Entry):
@@ -86,9 +87,9 @@ def read_journal(path: Path | str, note: Note = warn) -> Iterator[tuple[int, Eve
 def read_on_one_clock(
     path: Path | str, note: Note = warn, whole: bool = True
 ) -> Iterator[tuple[int, Event | Command | Gap]]:
-    """The same by the time of day, so that runs follow each other; it never goes back.
+    """As `read_journal`, but in wall-clock time, so that runs follow each other.
 
-    What is missing is a `Gap`.
+    Time never goes back. Missing events give a `Gap`.
 
     Args:
         path: A folder, or one file.
@@ -108,7 +109,7 @@ def read_on_one_clock(
 
 
 def _steps(path: Path | str, note: Note, whole: bool = True) -> Iterator[tuple[int, Entry | Gap]]:
-    """Each, with the time of day; where that was set back between two runs, it stands still."""
+    """Each step with its wall-clock time; where the clock was set back, the time stands still."""
     latest_ns = 0
     for run in journal_runs(path, note, whole):
         head = run[0].header
@@ -118,16 +119,16 @@ def _steps(path: Path | str, note: Note, whole: bool = True) -> Iterator[tuple[i
 
 
 def arrivals(path: Path | str, note: Note = warn, whole: bool = True) -> Iterator[Arrival]:
-    """The requests of a journal, to be played again; time 0 is the first of them.
+    """The requests of a journal, to be played again; time 0 is the first request.
 
-    Runs follow each other by the time of day. A request's budget is what was left when the
-    scheduler took it in. Cancelled requests are played like the others.
+    Runs follow each other in wall-clock time. A request's budget is what was left when the
+    scheduler received it. Cancelled requests are played like the others.
 
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
-        whole: Whether damage is an error. Otherwise what it has spoilt is left out, with a note:
-            a file without a header that can be read, or what comes after a record that can't.
+        whole: Whether damage is an error. If not, the damaged part is skipped with a note: a file
+            whose header can't be read, or the rest of a file after an unreadable record.
 
     Raises:
         JournalError: As in `read_journal`; or no file can be read.
@@ -150,7 +151,7 @@ def arrivals(path: Path | str, note: Note = warn, whole: bool = True) -> Iterato
 
 
 def targets(path: Path | str, note: Note = warn, whole: bool = True) -> list[TargetSpec]:
-    """Every target of a journal, with all that it has offered, as it was last.
+    """Every target of a journal in its last state, with all the offers it has made.
 
     Args:
         path: A folder, or one file.
@@ -171,7 +172,7 @@ def targets(path: Path | str, note: Note = warn, whole: bool = True) -> list[Tar
             up(target.spec)
         for file, step in steps_of(run, note, whole):
             match step:
-                case Gap(count=0):  # the next file says how they were by then
+                case Gap(count=0):  # the next file's header has the state of the targets by then
                     for target in file.header.targets:
                         up(target.spec)
                 case Entry(event=TargetUp(spec)):
@@ -193,16 +194,16 @@ def _with_offers(state: TargetState) -> TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """Whether the core says today what it said in one run.
+    """Whether the core still gives the commands that it gave in one run.
 
     Attributes:
-        run: Which one.
-        files: How many of its files there are.
-        events: How many were replayed.
-        commands: How many of theirs were found the same.
-        requests: How many were submitted in them.
+        run: The run's name.
+        files: Number of its files found.
+        events: Number of events replayed.
+        commands: Number of commands that were the same.
+        requests: Number of requests submitted in the replayed events.
         difference: The first difference, with its story; None if there is none.
-        unverified: Why not all of the run was replayed; None if all was.
+        unverified: Why part of the run was not replayed; None if all of it was.
     """
 
     run: str
@@ -215,14 +216,14 @@ class RunVerdict:
 
 
 def verify(path: Path | str, note: Note = warn, make: MakePolicy = make_policy) -> list[RunVerdict]:
-    """Replays each run of a journal through the core and demands the same commands, all fields.
+    """Replays each run of a journal through the core, and compares the commands in every field.
 
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
-        make: Makes the policies that the journal names. `scheduler.policy_loading.load_policy`
-            knows also those outside the table; it imports what a name says, so it is only for
-            journals that are trusted.
+        make: Makes the policies that the journal names. `scheduler.policy_loading.load_policy` also
+            loads policies outside laxity's own table. It imports what a name says, so use it only
+            for journals that you trust.
 
     Raises:
         JournalError: As in `read_journal`.
@@ -231,7 +232,7 @@ def verify(path: Path | str, note: Note = warn, make: MakePolicy = make_policy) 
 
 
 class _Different(Exception):
-    """The core says something else."""
+    """The core gives other commands than the journal."""
 
 
 class _Unverifiable(Exception):
@@ -286,7 +287,7 @@ class _Verification:
         except Exception as error:  # a damaged event may hold anything
             told = f"can't take the event: {type(error).__name__}: {error}"
             raise _Different(_tale(core, file, step, told, ())) from None
-        # Bytes tell 1 from 1.0 and True, which are equal.
+        # Compare the bytes too: 1, 1.0 and True are equal.
         same = step.commands == tuple(commands)
         if not same or fingerprint(step.commands) != fingerprint(commands):
             said = "\n".join(f"    {each}" for each in commands) or "    nothing"
@@ -313,7 +314,7 @@ class _Verification:
 
 
 def _tale(core: Scheduler, file: JournalFile, step: Entry, told: str, commands: Any) -> str:
-    """The first difference, and the life of the request that it is about."""
+    """The first difference, and the story of the request it concerns."""
     was = "\n".join(f"    {each}" for each in step.commands) or "    nothing"
     text = (
         f"{file.path}, record {file.number}, at {step.at_ns} ns:\n"
@@ -328,7 +329,7 @@ def _tale(core: Scheduler, file: JournalFile, step: Entry, told: str, commands: 
 
 
 def _concerned(was: Any, now: Any) -> int | None:
-    """The request of the first command that is not the same."""
+    """The request of the first command that differs."""
     pairs = zip([*was, *[None] * len(now)], [*now, *[None] * len(was)], strict=True)
     for pair in pairs:
         if pair[0] != pair[1]:

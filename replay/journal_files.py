@@ -1,4 +1,4 @@
-"""The files of a journal, read as streams and put in order."""
+"""Journal files, read as streams and grouped into runs."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _LARGEST_RECORD = 64 << 20
 _LONGEST_LIST = 1_000_000
 
 _ZEROS = 64
-"""So many at the end of a file are no part of a record: a loss of power has left them."""
+"""A run of at least this many zeros at the end of a file is what a power loss leaves behind."""
 
 _BLOCK = 65_536
 
 Note = Callable[[str], None]
-"""Hears what is to be known of a journal that is read all the same."""
+"""Receives a text about each problem that does not stop the journal from being read."""
 
 
 class JournalError(TraceError):
-    """A file can't be read as a journal; the message says `FILE, record N: FOUND; expected …`.
+    """A file can't be read as a journal; the message is `FILE, record N: FOUND; expected …`.
 
     Attributes:
-        record: Which one, from 1; None where it is the file as a whole.
+        record: The record's number, from 1; None where the whole file is at fault.
     """
 
     def __init__(self, path: str, line: int | None, found: str, expected: str) -> None:
-        """Writes the message; `line` is the number of the record."""
+        """Builds the message; `line` is the number of the record."""
         super().__init__(path, line, found, expected)
         self.record = line
         place = path if line is None else f"{path}, record {line}"
@@ -53,7 +53,7 @@ class JournalError(TraceError):
 
 
 def warn(text: str) -> None:
-    """A note as a Python warning."""
+    """Issues a note as a Python warning."""
     warnings.warn(text, stacklevel=2)
 
 
@@ -64,7 +64,7 @@ def journal_files(path: Path | str) -> list[Path]:
         path: A folder, or one file.
 
     Raises:
-        JournalError: There are none.
+        JournalError: The folder has no journal files.
     """
     path = Path(path)
     if not path.is_dir():
@@ -76,20 +76,20 @@ def journal_files(path: Path | str) -> list[Path]:
 
 
 class JournalFile:
-    """One file, read as a stream.
+    """One journal file, read as a stream.
 
     Args:
         path: The file.
-        note: Hears of an end that was cut off.
+        note: Called with a text if the end of the file is cut off.
 
     Attributes:
         path: The file.
-        header: What it begins with.
-        number: Of the record that was read last, from 1.
-        closed: Whether its end has been seen.
+        header: The header at its start.
+        number: The number of the record read last, from 1.
+        closed: Whether the closing record has been read.
 
     Raises:
-        JournalError: It can't be read, or is no journal.
+        JournalError: The file can't be read, or is not a journal.
     """
 
     def __init__(self, path: Path, note: Note = warn) -> None:
@@ -106,10 +106,10 @@ class JournalFile:
                 raise self._error(str(error), "a whole header") from None
 
     def __iter__(self) -> Iterator[Entry | Gap]:
-        """Its steps and gaps, from the first.
+        """The entries and gaps of the file, from the first.
 
         Raises:
-            JournalError: A record is damaged. One that is cut off at the end is left out.
+            JournalError: A record is damaged. A record cut off at the end of the file is left out.
         """
         decoder = Decoder(self.header)
         self.number, self.closed = 0, False
@@ -161,28 +161,29 @@ class JournalFile:
         if sound.zeros:
             self._note(f"{self.path} ends in zeros after record {self.number}")
         elif left:
-            self._note(f"{self.path} is cut off: the last {left} bytes are no whole record")
+            self._note(f"{self.path} is cut off: the last {left} bytes are not a whole record")
 
     def _error(self, found: str, expected: str) -> JournalError:
         return JournalError(str(self.path), self.number or None, found, expected)
 
 
 class _Sound:
-    """A file from a place on, up to the zeros that fill it to its end.
+    """A file from an offset on, without the zeros that pad its end.
 
-    A record that such zeros begin in can't be told from a whole one: it is cut off where they do.
+    If a record runs into the zeros, its own trailing zeros can't be told from the padding, so it
+    is cut off where the zeros begin.
 
     Args:
-        file: Seekable.
-        at: The place.
+        file: A seekable binary file.
+        at: The offset to start from.
 
     Attributes:
-        at: What has been read so far.
-        zeros: How many there are at the end; 0 where there are too few to tell.
+        at: The offset read up to.
+        zeros: The number of zeros at the end; 0 if there are too few to count as padding.
     """
 
     def __init__(self, file: Any, at: int) -> None:
-        """Looks for zeros."""
+        """Looks for zeros at the end of the file."""
         size = end = file.seek(0, os.SEEK_END)
         while end > at:
             start = max(at, end - _BLOCK)
@@ -197,7 +198,7 @@ class _Sound:
         self._end = size - self.zeros
 
     def read(self, size: int) -> bytes:
-        """At most so many bytes."""
+        """Reads at most `size` bytes."""
         data: bytes = self._file.read(min(size, self._end - self.at))
         self.at += len(data)
         return data
@@ -208,12 +209,12 @@ def journal_runs(
 ) -> Iterator[list[JournalFile]]:
     """The files of each run, oldest first.
 
-    A last file that a crash has left without a whole header is passed over with a note.
+    A file whose header a crash cut off is skipped with a note.
 
     Args:
         path: A folder, or one file.
-        note: Hears of what is passed over.
-        whole: Whether a file that can't be read is an error; otherwise it is passed over, too.
+        note: Called with a text for each file skipped.
+        whole: Whether an unreadable file is an error; if not, it is skipped too.
 
     Raises:
         JournalError: As in `JournalFile`; or no file can be read.
@@ -259,13 +260,13 @@ def _ends_in_header(path: Path) -> bool:
 def steps_of(
     run: list[JournalFile], note: Note, whole: bool = True
 ) -> Iterator[tuple[JournalFile, Entry | Gap]]:
-    """The steps of a run; a missing file, or one that was not closed, is a gap of 0 events.
+    """The steps of a run; a missing file, or one that was not closed, gives a gap of 0 events.
 
     Args:
-        run: Its files.
-        note: Hears of what is missing.
-        whole: Whether a damaged record is an error; otherwise what comes after it in its file is
-            missing, since nothing tells where the next record begins.
+        run: The files of the run.
+        note: Called with a text for each gap.
+        whole: Whether a damaged record is an error; if not, the rest of its file is skipped, since
+            the start of the next record can't be found.
 
     Raises:
         JournalError: As in `JournalFile`.

@@ -1,4 +1,4 @@
-"""A scheduler under watch: each law of the design is a check of its own, made at every event."""
+"""A scheduler under watch: every law of the design is checked at every event."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from scheduler.core.targets import Run, TargetState
 MakePolicy = Callable[[], Policy]
 
 
-_NO_QUANTILE = "; the policy has no attribute `quantile`, and is taken to count on 0.5"
+_NO_QUANTILE = "; the policy has no attribute `quantile`, so 0.5 is assumed"
 _CAUSALITY = "5 (causality): an effect is never before its cause"
 _ANSWERED = frozenset({Outcome.COMPLETED, Outcome.LATE})
 
 
 class LawBroken(AssertionError):
-    """A law does not hold; the message says which, and where."""
+    """A law does not hold; the message says which one and where."""
 
 
 def demand(holds: object, law: str) -> None:
-    """Raises `LawBroken` unless something is true, also where assertions are switched off."""
+    """Raises `LawBroken` unless a condition holds, even where assertions are disabled."""
     if not holds:
         raise LawBroken(law)
 
 
 class Watched:
-    """A policy whose every decision is looked at, at the moment it is taken."""
+    """A policy whose every decision is checked at the moment it is taken."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -63,7 +63,7 @@ class Watched:
         self.watches_runs = watches_runs(policy)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Passes on what the policy decides."""
+        """Yields the policy's decisions unchanged."""
         self.view = view
         self.wished = False
         for decision in decisions_of(self.policy, view):
@@ -90,13 +90,13 @@ class Watched:
 
 
 def watched(policy: Policy) -> Watched:
-    """It, watched, under its own name: what the machine refuses is told by the policy's class."""
+    """Wraps a policy under its own class name, which the scheduler's error messages quote."""
     watcher: type[Watched] = type(type(policy).__name__, (Watched,), {})
     return watcher(policy)
 
 
 class Watch:
-    """A scheduler, what it was told, what it said, and whether that is lawful."""
+    """A scheduler with a log of its events and commands, checked against the laws."""
 
     def __init__(self, make_policy: MakePolicy, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -108,18 +108,18 @@ class Watch:
         self.finished: dict[int, Finish] = {}
         self.runs: dict[int, Dispatch] = {}
 
-    # -- telling it something
+    # -- events
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Tells the scheduler of an event, and checks every law.
+        """Passes an event to the scheduler, and checks every law.
 
         Raises:
-            LawBroken: One does not hold.
+            LawBroken: A law does not hold.
         """
         return self._handle(event, event, now_ns)
 
     def swap(self, make_policy: MakePolicy, now_ns: int) -> list[Command]:
-        """Lets another policy decide from now on."""
+        """Swaps in another policy."""
         self.policy = watched(make_policy())
         return self._handle(PolicySwapped("other", self.policy), make_policy, now_ns)
 
@@ -145,7 +145,7 @@ class Watch:
     # -- the laws
 
     def check_conservation(self, commands: list[Command]) -> None:
-        """1: nobody ends twice, or without having come."""
+        """1: no request ends twice, and none ends that was never submitted."""
         for command in commands:
             if isinstance(command, Finish):
                 demand(
@@ -162,7 +162,7 @@ class Watch:
         demand(not pending & set(self.finished), "1 (conservation): a request ends exactly once")
 
     def check_no_doomed_work(self, commands: list[Command], now_ns: int) -> None:
-        """2: nothing is sent past its deadline, nor predicted to miss unless late is welcome."""
+        """2: nothing is sent past its deadline, or predicted late unless late is accepted."""
         demand(not self.policy.doomed, f"2 (no doomed work): {'; '.join(self.policy.doomed)}")
         for command in commands:
             if isinstance(command, Dispatch):
@@ -173,9 +173,9 @@ class Watch:
                     )
 
     def check_capacity(self) -> None:
-        """3: no target holds more than its slots, and one that is down holds nothing.
+        """3: no target holds more than its slots, and a target that is down holds nothing.
 
-        One whose slots were lowered keeps what it held then.
+        A target whose slots were reduced may keep the runs it had then.
         """
         for target in self.scheduler.targets.values():
             slots = max(target.spec.slots, target.grandfathered)
@@ -185,7 +185,7 @@ class Watch:
             )
 
     def check_work_conservation(self) -> None:
-        """4: no target is left open while something waits that it could finish in time."""
+        """4: no target has a free slot while a request waits that it could finish in time."""
         view = self.policy.view
         if view is None or self.policy.wished:
             return
@@ -202,7 +202,7 @@ class Watch:
                     demand(not left, f"4 (work conservation): {told}")
 
     def check_causality(self, commands: list[Command], now_ns: int) -> None:
-        """5: effects come after their causes: runs of waiting requests, answers of live runs."""
+        """5: effects follow causes: runs of submitted requests, answers of known runs."""
         demand(self.scheduler.now_ns == now_ns, _CAUSALITY)
         for command in commands:
             match command:
@@ -226,7 +226,7 @@ class Watch:
                     demand(at_ns > now_ns, _CAUSALITY)
 
     def check_determinism(self) -> None:
-        """6: the same events bring the same commands, byte for byte."""
+        """6: the same events give the same commands, byte for byte."""
         again = Scheduler(watched(self._make_policy()), self.limits)
         for event, now_ns, said in self.log:
             if callable(event):
@@ -237,7 +237,7 @@ class Watch:
             )
 
     def check_honest_knowledge(self) -> None:
-        """7: from the view nothing can be reached but what a live system knows."""
+        """7: the view leads only to what a live system knows."""
         if self.policy.view is not None:
             demand(
                 reachable_types(self.policy.view) <= KNOWLEDGE,
@@ -245,7 +245,7 @@ class Watch:
             )
 
     def check_isolation(self, event: Event, commands: list[Command], waiting: set[int]) -> None:
-        """8: in a batch that is done, those fail that failed and run nowhere else; nobody else."""
+        """8: in a finished batch, only items with an error that run nowhere else may fail."""
         if isinstance(event, BatchDone):
             copied = {i for run in self.scheduler.runs.values() for i in run.waiting}
             ended = {c.request_id: c.outcome for c in commands if isinstance(c, Finish)}
@@ -265,7 +265,7 @@ class Watch:
     # -- the end
 
     def close(self) -> None:
-        """Plays everything to its end, with nothing but time passing."""
+        """Runs the scheduler to the end, with no events but the passing of time."""
         scheduler = self.scheduler
         last_ns = max([r.deadline_ns for r in self.submitted.values()], default=0)
         now_ns = max(scheduler.now_ns, last_ns) + 1
@@ -273,16 +273,16 @@ class Watch:
             if run_id in scheduler.runs:
                 self.handle(BatchDone(run_id), now_ns)
         self.handle(Woken(), now_ns)
-        demand(set(self.finished) == set(self.submitted), "1 (conservation): everybody has ended")
-        demand(not scheduler.ledger.records, "1 (conservation): everybody ends")
+        demand(set(self.finished) == set(self.submitted), "1 (conservation): every request ends")
+        demand(not scheduler.ledger.records, "1 (conservation): every request ends")
         self.check_determinism()
         self.check_honest_knowledge()
         for request_id in self.submitted:
             story = scheduler.story(request_id)
-            demand(isinstance(story[0].what, Submitted), "1 (conservation): everybody ends")
+            demand(isinstance(story[0].what, Submitted), "1 (conservation): every request ends")
             demand(
                 self.finished[request_id] in [entry.what for entry in story],
-                "1 (conservation): everybody ends",
+                "1 (conservation): every request ends",
             )
 
 
@@ -290,11 +290,11 @@ KNOWLEDGE: set[type] = {
     *(View, ClassQueue, Request, RequestClass, TargetState, TargetSpec, Offer, Run, Form),
     *(LatencyCurve, Ladder, SizedCurve, SizedCurves, _Promise, _Window),
 }
-"""What a policy may see, besides numbers, strings and containers."""
+"""The types that a policy may see, besides numbers, strings and containers."""
 
 
 def reachable_types(root: object) -> set[type]:
-    """The types of all objects that can be reached through attributes and containers."""
+    """The types of all objects reachable through attributes and containers."""
     found: set[type] = set()
     seen: dict[int, object] = {}
     ahead: list[Any] = [root]

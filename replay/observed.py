@@ -1,9 +1,10 @@
-"""What a daemon's batches really took, from its journal: the truth for a simulation of that box.
+"""How long a daemon's batches really took, from its journal: the truth for simulating that box.
 
-A profile is measured when a device has nothing else to do. While it serves, messages travel, other
-devices use the same memory, and the scheduler needs a processor as well: batches take longer, and
-differently so, and where a machine is slow for a moment, all of its devices are. A fleet from a
-journal tells the scheduler what the daemon's was told, and lets batches take what they took.
+A profile is measured on an otherwise idle device. While the box serves, messages travel, other
+devices use the same memory, and the scheduler needs a processor too. Batches then take longer, by
+varying amounts, and when the machine is slow for a moment, all of its devices are. A fleet made
+from a journal gives the scheduler the same profiles that the daemon had, and lets batches take the
+time they took.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from scheduler.core.target_specs import TargetSpec
 from scheduler.journal_format import Gap
 
 ENOUGH = 16
-"""So many batches of one size tell by themselves what such batches take."""
+"""Once this many batches of a size were seen, their times are used instead of the profile."""
 
 _REACH_NS = 1_000_000_000
-"""So far from the begin of a batch its pace tells that of the device."""
+"""A batch tells the pace of its device up to this long before and after its start."""
 
 _AROUND = 8
-"""A batch is compared with so many before it and after it."""
+"""A batch is compared with this many batches before it and after it."""
 
 _ROUNDS = 5
-"""So often, each time by what was found before."""
+"""Number of iterations, each of which starts from the result of the one before."""
 
 Sizes = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
 """As in `Truth`."""
@@ -51,13 +52,14 @@ class Seen:
     """A batch, as its scheduler saw it.
 
     Attributes:
-        rung: What ran.
-        begun_ns: When: its message was there, and what was sent before it was done. Until it has
-            begun, when its message is there.
-        shapes: Those of its items.
-        took_ns: From then until the scheduler heard of its end. The usual time of the way there
-            is not part of it.
-        factor: How many times as long as those measured its items take, where any size is taken.
+        rung: The model, variant and batch size.
+        begun_ns: When it began: its message had arrived, and the batches ahead of it had made room.
+            While it waits, when its message arrives.
+        shapes: The shapes of its items.
+        took_ns: Time from `begun_ns` until the scheduler heard of its end. The usual travel time to
+            the target is not part of it.
+        factor: The factor between the times of its items and of items of the profiled size, where
+            the model takes items of any size.
     """
 
     rung: Rung
@@ -69,7 +71,7 @@ class Seen:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is known of one target while its journal is read."""
+    """The state of one target while its journal is read."""
 
     spec: TargetSpec
     waiting: dict[int, Seen] = field(default_factory=dict)
@@ -78,9 +80,9 @@ class _Watch:
     way_free_ns: int = 0
 
     def lands_ns(self, sent_ns: int, carry_ns: int) -> int:
-        """When a batch is there, of which the bytes take so long after those before it."""
+        """When a batch arrives whose bytes take `carry_ns` on the link, after earlier batches."""
         if not self.waiting and not self.running:
-            self.way_free_ns = 0  # it is, however long that was thought to take
+            self.way_free_ns = 0  # the link is free, whatever was estimated
         self.way_free_ns = max(sent_ns, self.way_free_ns) + carry_ns
         return self.way_free_ns + self.spec.transfer_ns[0]
 
@@ -108,23 +110,23 @@ class _Watch:
 
 
 class Observation:
-    """What a journal says of how long things took.
+    """How long things took, according to a journal.
 
     Args:
         steps: Events and commands, as `read_journal` yields them.
         specs: The targets.
 
     Attributes:
-        seen: By target the batches that were done there, in order.
-        came_ns: When requests came, in order.
-        until_ns: When the last thing happened.
-        sizes: By target, as in `Truth`.
+        seen: For each target, the batches finished there, in order.
+        came_ns: The arrival times of requests, in order.
+        until_ns: When the last event happened.
+        sizes: For each target, as in `Truth`.
     """
 
     def __init__(
         self, steps: Iterable[tuple[int, Event | Command | Gap]], specs: Iterable[TargetSpec]
     ) -> None:
-        """Reads it all."""
+        """Reads all steps."""
         self._watches = {spec.id: _Watch(spec) for spec in specs}
         self._requests: dict[int, Request] = {}
         self._places: dict[int, _Watch] = {}
@@ -161,21 +163,21 @@ class Observation:
                 if target_id in self._watches:
                     self._watches[target_id].lose_all()
             case Gap():
-                # Nobody knows what became of what was under way.
+                # What became of the batches in flight is unknown.
                 for watch in self._watches.values():
                     watch.lose_all()
 
     def came(self, from_ns: int, until_ns: int) -> int:
-        """How many requests came in a time."""
+        """How many requests arrived within an interval."""
         return bisect_right(self.came_ns, until_ns) - bisect_right(self.came_ns, from_ns)
 
     def net_ns(self, target_id: str, request_ns: int = 0) -> dict[Rung, list[int]]:
-        """What batches took, by what ran, without what requests that came meanwhile took.
+        """Batch times by rung, less the time that requests arriving meanwhile took.
 
-        Where a model takes items of any size, what they would have taken of the measured one.
+        Where a model takes items of any size, times are scaled to the profiled size.
 
         Args:
-            target_id: Where.
+            target_id: The target.
             request_ns: As in `Truth`.
         """
         found: dict[Rung, list[int]] = defaultdict(list)
@@ -196,9 +198,9 @@ class Observation:
         enough: int = ENOUGH,
         begin_ns: int | None = None,
     ) -> Truth:
-        """What a target's batches take.
+        """The true batch times of a target.
 
-        A size of which fewer than `enough` were seen takes what was profiled, times the factor by
+        A size seen fewer than `enough` times gets its profiled times, multiplied by the factor by
         which the seen sizes of the same model, or else of all models, differ from their profiles.
         """
         times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
@@ -209,9 +211,9 @@ class Observation:
     def _tempo(
         self, spec: TargetSpec, request_ns: int, enough: int, begin_ns: int | None
     ) -> Tempo | None:
-        """From the first request on, at each moment that of the batch begun nearest to it.
+        """The device's pace over time: at each moment, the pace of the batch begun nearest to it.
 
-        Further from all of them nobody knows.
+        It begins at the first request, and is None further than `_REACH_NS` from every batch.
         """
         first_ns = self.came_ns[0] if self.came_ns else 0
         profiled_ns = {rung: fmean(samples) for rung, samples in _profiled(spec).items()}
@@ -236,9 +238,10 @@ class Observation:
         return Tempo(tuple(steps), usual, max(1, self.until_ns - first_ns), begin_ns)
 
     def pace(self, target_id: str, truth: Truth) -> float:
-        """How many times as long as in truth a batch usually took; 1 if there were none.
+        """The median ratio of batch times to those in `truth`; 1 if there were no batches.
 
-        A moment in which the machine was slow counts little: it will be another one next time.
+        A moment in which the machine was slow counts little in a median; such moments differ from
+        run to run.
         """
         usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
         found = self._net(target_id, truth.request_ns)
@@ -246,7 +249,7 @@ class Observation:
 
 
 def _factors(spec: TargetSpec, seen: Sequence[Seen]) -> Sizes:
-    """How much longer than the measured items those of other sizes took; says so of each batch."""
+    """How much longer items of each size took than profiled ones; sets each batch's `factor`."""
     sizes: dict[tuple[str, str], Sequence[tuple[int, float]]] = {}
     for offer in spec.offers:
         if not offer.item_shapes:
@@ -269,7 +272,7 @@ def _factors(spec: TargetSpec, seen: Sequence[Seen]) -> Sizes:
 def _completed(
     spec: TargetSpec, seen: Mapping[Rung, list[int]], enough: int
 ) -> dict[Rung, Sequence[int]]:
-    """The times of all sizes that were profiled."""
+    """The times of all profiled sizes, from the seen batches or from scaled profiles."""
     profiled = _profiled(spec)
     factors = {
         rung: median(seen[rung]) / median(samples)
@@ -294,8 +297,9 @@ def _usual_ns(
 ) -> dict[Rung, float]:
     """What batches of each size take at the median pace.
 
-    A size that ran while the machine was slow isn't slow for that: what a batch took is compared
-    with the pace of those around it, to begin with by the profile.
+    A size that happened to run while the machine was slow must not count as slow. So each batch is
+    compared with the pace of the batches around it, which in the first round comes from the
+    profile.
     """
     usual_ns = dict(profiled_ns)
     for _ in range(_ROUNDS):
@@ -312,23 +316,24 @@ def _usual_ns(
 
 
 def observed_fleet(path: Path, note: Note = warn, begin_ns: int | None = None) -> Fleet:
-    """The targets of a journal, whose batches take what they took.
+    """The targets of a journal, with batches that take the time they took there.
 
-    Damaged parts of it are left out, with a note, and what was under way when they begin.
+    Damaged parts of the journal are skipped with a note, along with the batches that were in flight
+    when the damage begins.
 
     Args:
         path: A folder, or one file.
         note: As in `read_journal`.
-        begin_ns: How long after the journal's first request those of it that are played begin;
-            None where others are.
+        begin_ns: How long after the journal's first request the played requests begin; None if the
+            requests do not come from the journal at its own speed.
 
     Raises:
-        JournalError: It can't be read.
-        FleetError: It tells of no target that had a model ready.
+        JournalError: The journal can't be read.
+        FleetError: No target in it had a model ready.
     """
     specs = [spec for spec in targets(path, note, whole=False) if spec.offers]
     if not specs:
-        raise FleetError(f"{path} tells of no target that had a model ready; give a --fleet")
+        raise FleetError(f"{path} names no target that had a model ready; give a --fleet")
     observation = Observation(read_on_one_clock(path, note, whole=False), specs)
     devices = tuple(
         Device(spec, way_to(spec), observation.truth(spec, begin_ns=begin_ns)) for spec in specs

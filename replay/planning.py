@@ -1,4 +1,4 @@
-"""What `laxity replay` is asked for, as experiments."""
+"""Turns what `laxity replay` was asked for into experiments."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from scheduler.core.names import did_you_mean, hint
 from scheduler.yaml_loader import MALFORMED, load
 
 SCENARIOS = "scenarios"
-"""The source that is all standard scenarios."""
+"""The source name that stands for all standard scenarios."""
 
 DEADLINE_SCALE = 5.0
-"""The deadline of a trace without deadlines, as a multiple of the base latency."""
+"""The deadline for traces that have none, as a multiple of the base latency."""
 
 
 class AskError(ValueError):
-    """What was asked for can't be done; the message says what could."""
+    """The request can't be fulfilled; the message says what would be possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What was asked for, in the words of the command line.
+    """What was asked for, in the terms of the command line.
 
     Attributes:
         source: `scenarios`, a scenario's name, or else a file or a folder.
         fleet: A file, `live` or a box's address.
         load: A share of the fleet's capacity.
-        rate_scale: By how much to multiply a trace's rate.
+        rate_scale: The factor on a trace's request rate.
         speed: How much faster to play a trace.
         slice: `FROM:TO` in seconds.
-        format: Of a trace.
-        model: Of a trace's requests.
-        deadline_ms: Of a trace's requests.
-        requests: At most so many.
-        only: Which of the scenarios.
+        format: The trace's format.
+        model: The model that a trace's requests ask for.
+        deadline_ms: The deadline of a trace's requests.
+        requests: The most requests to play.
+        only: A pattern that selects scenarios.
         bound: Whether to compute the bound.
-        url: Of the running box.
+        url: The address of the running box.
     """
 
     source: str
@@ -73,21 +73,21 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     """The experiments that were asked for.
 
     Args:
-        ask: What was.
-        live: Whether a running box is to be played against; its targets are the fleet then.
+        ask: What was asked for.
+        live: Whether to play against a running box; its targets are then the fleet.
 
     Raises:
-        AskError: There is no such source, or an option has no meaning for it.
+        AskError: There is no such source, or an option does not apply to it.
         ConfigError, FleetError, ScenarioError, TraceError, WorkloadError: A file can't be used.
         LaxityError: The box can't be reached.
     """
     if live and ask.fleet is None:
         ask = replace(ask, fleet=ask.url or "live")
     if ask.only != "*" and ask.source != SCENARIOS:
-        raise AskError(f"--only is for {SCENARIOS!r}, of which it chooses some")
+        raise AskError(f"--only is for {SCENARIOS!r}: it selects some of them")
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
-        # What is wrong with a source shows with its first request.
+        # A faulty source shows when its first request is read.
         if next(each.arrivals(1), None) is None:
             cut = f" in {ask.slice}" if ask.slice else ""
             thinned = f" that --rate-scale {ask.rate_scale:g} leaves" if ask.rate_scale < 1 else ""
@@ -114,7 +114,7 @@ def _planned(ask: Ask) -> list[Experiment]:
 
 
 def file_of(source: str) -> str | None:
-    """The file or folder that a source names, whether it is there or not; None for scenarios."""
+    """The file or folder that a source names, whether it exists or not; None for scenarios."""
     return None if source in (SCENARIOS, *scenario_names()) else source
 
 
@@ -134,12 +134,12 @@ def _is_scenario(path: Path) -> bool:
     try:
         data = load(path.read_text(encoding="utf-8"))
     except (OSError, *MALFORMED):
-        return False  # The reader of workloads says why.
+        return False  # reading it as a workload will report the error
     return isinstance(data, Mapping) and "workload" in data
 
 
 def _placed(experiment: Experiment, ask: Ask) -> Experiment:
-    """A scenario, on another fleet if one is given."""
+    """The scenario's experiment, on another fleet if one is given."""
     return experiment if ask.fleet is None else replace(experiment, fleet=load_fleet(ask.fleet))
 
 
@@ -150,7 +150,9 @@ def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
         _refuse_trace_options(ask)
     for option, is_given in _of_traces(ask).items():
         if is_given:
-            raise AskError(f"{option} is for a trace by itself; {ask.source} says it of its own")
+            raise AskError(
+                f"{option} is for a trace given by itself; {ask.source} says this about its own"
+            )
     if ask.load is not None:
         workload = workload.with_load(ask.load)
     elif traced:
@@ -187,11 +189,11 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    notes = [f"every request of the trace is one of model {model!r}"]
+    notes = [f"every request of the trace is for model {model!r}"]
     if ask.format is None and format_of(path) == "rates":
         notes.append(
-            "the numbers of the trace are read as requests per second; where they are times, "
-            "--format tells their unit, as timestamps-s or timestamps-ms"
+            "the numbers of the trace are read as requests per second; if they are times, give "
+            "their unit with --format, e.g. timestamps-s or timestamps-ms"
         )
     fleet = replace(fleet, notes=(*fleet.notes, *notes))
     return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
@@ -209,7 +211,8 @@ def _journal(ask: Ask, path: Path) -> Experiment:
         fleet = observed_fleet(path, begin_ns=source.begin_ns)
         if source.begin_ns is None:
             note = (
-                "at another speed the devices' moments are shifted by chance: see several --seeds"
+                "at another speed, the devices are fast and slow at random times: compare several "
+                "--seeds"
             )
             fleet = replace(fleet, notes=(*fleet.notes, note))
     return Experiment(path.stem, source, fleet, at_once=True)
@@ -221,7 +224,7 @@ def _fleet(ask: Ask) -> Fleet:
     try:
         return load_fleet("live")
     except Unavailable as error:
-        raise Unavailable(f"{error} Where none does, --fleet FILE names the targets") from None
+        raise Unavailable(f"{error} Without a box, name the targets with --fleet FILE") from None
 
 
 def _refuse_trace_options(ask: Ask) -> None:
@@ -237,7 +240,7 @@ def _refuse_trace_options(ask: Ask) -> None:
 
 
 def _of_traces(ask: Ask) -> dict[str, bool]:
-    """Options that say what a trace's requests are, and whether they are given."""
+    """Options that describe a trace's requests, and whether they were given."""
     return {
         "--format": ask.format is not None,
         "--deadline-ms": ask.deadline_ms is not None,
@@ -257,13 +260,13 @@ def _slice(text: str | None) -> tuple[float, float | None]:
         raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
     last = math.inf if found[1] is None else found[1]
     if not 0 <= found[0] < last or found[1] == math.inf:
-        wanted = "goes from a second, 0 or more, to a later one, or without one to the end"
-        raise AskError(f"--slice {wanted}, as 60:, not {text!r}")
+        wanted = "FROM:TO in seconds with 0 <= FROM < TO, or FROM: up to the end"
+        raise AskError(f"--slice is {wanted}, such as 60:, not {text!r}")
     return found
 
 
 def traces_of(experiments: Iterable[Experiment]) -> list[str]:
-    """The files that workloads name, in which there are traces."""
+    """The trace files that the experiments' workloads name."""
     workloads = [e.source.workload for e in experiments if isinstance(e.source, WorkloadSource)]
     streams = [stream for workload in workloads for stream in workload.streams]
     return [str(stream.path) for stream in streams if isinstance(stream, TraceStream)]

@@ -1,4 +1,4 @@
-"""A policy of one's own on trial: the conformance suite, and a few scenarios beside others."""
+"""Tries a user's policy: the conformance suite, and a few scenarios next to other policies."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from replay.witness import noted, witnessed
 from scheduler.core.policy import Policy
 
 SCENARIOS = ("load-0_8", "load-1_5", "burst-cv4", "deadline-1_5x", "device-dies", "mixed-worth")
-"""The standard scenarios that tell policies apart most."""
+"""The standard scenarios in which policies differ most."""
 
 BESIDE = ("goodput", "edf", "fcfs")
-"""What a policy is compared with."""
+"""The policies to compare with."""
 
 REQUESTS = 1_500
-"""Of each scenario, so that a trial takes seconds."""
+"""The number of requests per scenario, so that a trial takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Own(PolicyChoice):
-    """A policy that is made by a function instead of a name."""
+    """A policy made by a function instead of by name."""
 
     factory: MakePolicy | None = None
 
     def make(self) -> Policy:
-        """A new one."""
+        """A new instance of the policy."""
         return self.factory() if self.factory else PolicyChoice.make(self)
 
 
 @contextmanager
 def told_of(text: str) -> Iterator[None]:
-    """Has stderr say so, should the policy of this name end the process inside."""
+    """Reports the policy's name on stderr if it ends the process inside."""
     with witnessed(), noted(f"policy {text!r} was tried"):
         yield
 
 
 def read_policy(text: str) -> MakePolicy:
-    """What makes a policy that is named as for a replay: with its options behind a `?`.
+    """The factory of a policy named as for a replay, with options after a `?`.
 
     Raises:
         ValueError: There is no such policy, or it can't be made with these options.
@@ -62,27 +62,27 @@ def try_policy(make: MakePolicy) -> Iterator[Verdict]:
 
 
 def did_not_play(scenario: str, fault: PolicyFault) -> Verdict:
-    """What a policy that failed in a scenario has to answer for, beside the suite."""
+    """The verdict on a policy that failed in a scenario, in the form of a check of the suite."""
     return Verdict(f"plays {scenario}", "It decides until all requests have ended.", str(fault))
 
 
 def play_policy(
     label: str, make: MakePolicy, scenario: str, requests: int = REQUESTS, seed: int = 1
 ) -> list[tuple[RunResult, float]]:
-    """Plays a standard scenario with a policy, and with those that it is compared with.
+    """Plays a standard scenario with a policy, and with the policies in `BESIDE`.
 
-    With each result comes how many microseconds of this machine a request took, the simulator's
-    part included: on the virtual clock decisions take no time at all.
+    Each result comes with the microseconds of real time per request on this machine, including the
+    simulator's own. On the virtual clock, decisions take no time.
 
     Args:
         label: What to call the policy.
         make: Makes a new instance of it.
         scenario: The name of a standard scenario.
-        requests: How many of its requests are played at most.
-        seed: Of chance.
+        requests: The most requests to play.
+        seed: The random seed.
 
     Raises:
-        PolicyFault: It raised there, or decided the impossible.
+        PolicyFault: The policy raised, or made an impossible decision.
     """
     (found,) = standard_scenarios(scenario)
     experiment = found.experiment(requests=requests)

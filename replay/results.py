@@ -1,8 +1,8 @@
-"""What came of playing a workload with a policy: the rows, the totals, and their JSON.
+"""The results of playing a workload with a policy: the rows, the totals, and their JSON.
 
-Totals are exact however long a run was; of every `stride` rows one is kept, so that a run of any
-length has a bounded result. Quantiles are of the rows that are kept. Which one is by chance: every
-eighth of the requests of eight cameras would be one of the same camera.
+Totals are exact for a run of any length. Of every `stride` rows one is kept, so the size of a
+result is bounded; quantiles are computed from the kept rows. The kept row is chosen at random: with
+eight cameras, taking every eighth request would sample only one camera.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from scheduler.core.values import value
 
 ANSWERED = ("completed", "late")
-"""The outcomes with a result."""
+"""The outcomes that carry a result."""
 
 Against = Literal["sim", "live"]
 _COLUMNS = {"intended_ns": "q", "budget_ns": "q", "ended_ns": "q", "weight": "d", "on_time": "b"}
@@ -32,16 +32,16 @@ class Row:
     """One request.
 
     Attributes:
-        intended_ns: When it was due, from the start.
-        model: What was asked for.
-        variant: The variant that ran, or else the only one that was accepted; None otherwise.
-        target: Where it ran; None if nowhere, or if that isn't known.
+        intended_ns: When it was due, measured from the start.
+        model: The requested model.
+        variant: The variant that ran; if none ran, the only variant the request accepted, or None.
+        target: Where it ran; None if it did not run, or if that is unknown.
         priority: As in `Request`.
         weight: As in `Request`.
-        budget_ns: From when it was due to its deadline.
-        outcome: How it ended, in the words of `Outcome`, or the code of an error; `none` where
-            nothing came back.
-        ended_ns: When it ended, from the start.
+        budget_ns: Time from `intended_ns` to the deadline.
+        outcome: How it ended: a value of `Outcome`, or an error code; `none` if no answer came
+            back.
+        ended_ns: When it ended, measured from the start.
         on_time: Whether the caller had a result within the budget.
     """
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def latency_ns(self) -> int:
-        """From when it was due to its end."""
+        """Time from when the request was due to its end."""
         return self.ended_ns - self.intended_ns
 
 
@@ -67,9 +67,9 @@ class Sample:
     """A point of the timeline.
 
     Attributes:
-        at_ns: When.
-        queued: Requests that waited.
-        busy: Batches that each target held.
+        at_ns: The moment.
+        queued: Requests waiting in the queues.
+        busy: Number of batches that each target held.
     """
 
     at_ns: int
@@ -79,14 +79,14 @@ class Sample:
 
 @dataclass(slots=True)
 class Tally:
-    """Requests taken together, all of them counted.
+    """Counts over a group of requests, all of them included.
 
     Attributes:
-        requests: How many.
-        weight: What they weigh together.
-        on_time: How many had a result within the budget.
-        on_time_weight: What those weigh.
-        outcomes: How many ended how.
+        requests: Number of requests.
+        weight: Their total weight.
+        on_time: Number with a result within the budget.
+        on_time_weight: The total weight of those.
+        outcomes: Number of requests per outcome.
     """
 
     requests: int = 0
@@ -105,24 +105,24 @@ class Tally:
         )
 
     def on_time_share(self) -> float:
-        """The share of the weight that had a result within the budget; 1 where nothing came."""
+        """The share of the weight that had a result within the budget; 1 if there is no weight."""
         return self.on_time_weight / self.weight if self.weight else 1.0
 
 
 class Rows:
-    """Requests in the order in which they ended, as columns.
+    """Requests in the order in which they ended, stored as columns.
 
     Args:
-        limit: How many are kept at most, an even number; beyond it one of every two goes, again
-            and again.
+        limit: The most rows to keep, an even number. When it is reached, half the rows are dropped
+            and the stride doubles.
 
     Attributes:
-        stride: One of so many was kept.
-        seen: How many there were.
+        stride: One row is kept out of this many.
+        seen: Number of rows appended.
     """
 
     def __init__(self, limit: int = 200_000) -> None:
-        """Has none."""
+        """Begins empty."""
         self.limit = limit
         self.stride = 1
         self.seen = 0
@@ -134,14 +134,14 @@ class Rows:
         self._shape_of: dict[tuple[str, str | None, str | None, int, str], int] = {}
 
     def append(self, row: Row) -> None:
-        """Takes in one more, if it is the one of its stride that is kept."""
+        """Adds a row, if it is the one to keep of its stride."""
         self.seen += 1
         if self.seen <= self._next:
             return
         if len(self._shape) >= self.limit:
             half = self.stride
             self._thin()
-            if self._chance() < 0.5:  # one of the other half of what is a stride now
+            if self._chance() < 0.5:  # the second half of the new, doubled stride is sampled
                 self._next = self.limit * half + half + int(self._chance() * half)
                 return
         self._next = len(self._shape) * self.stride + self.stride
@@ -189,7 +189,7 @@ class Rows:
     __hash__ = None  # type: ignore[assignment]
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The rows as JSON data."""
         columns = {name: column.tolist() for name, column in self._numbers.items()}
         return {
             "limit": self.limit,
@@ -218,20 +218,20 @@ class RunResult:
     """One policy on one workload with one seed.
 
     Attributes:
-        scenario: What was played.
-        policy: Who decided.
+        scenario: The name of the scenario.
+        policy: The name of the policy.
         seed: The seed of the workload and of the service times.
-        load: The load as a share of the fleet's capacity, where it was given as such.
-        against: Whether the simulator or a daemon was played against.
+        load: The load as a share of the fleet's capacity, if it was given that way.
+        against: Whether the run was on the simulator or against a live daemon.
         rows: The requests that were kept.
         timeline: The queue and the targets over time.
         bound: The share of the weight that a clairvoyant could have finished; None if unknown.
-        cost: What was paid to targets that cost something, energy with a price included.
+        cost: The cost of all batches on priced targets, including energy that has a price.
         energy_j: The energy of all batches on targets where it is known, in joules.
-        calibration: Promised share, observed share, and how many batches say so.
-        tallies: All requests counted, by (model, priority).
-        notes: What a reader has to know of how this came about.
-        closed: Whether requests waited for the answers to earlier ones.
+        calibration: Promised share, observed share, and the number of batches measured.
+        tallies: Counts of all requests, by (model, priority).
+        notes: What a reader has to know about how the result was obtained.
+        closed: Whether the load was closed-loop: requests waited for the answers to earlier ones.
     """
 
     scenario: str
@@ -250,7 +250,7 @@ class RunResult:
     closed: bool = False
 
     def add(self, row: Row) -> None:
-        """Takes in one more request."""
+        """Adds one request."""
         key = (row.model, row.priority)
         tally = self.tallies.get(key)
         if tally is None:
@@ -272,13 +272,13 @@ class RunResult:
         return self.total().on_time_share()
 
     def bound_share(self) -> float | None:
-        """The same as a share of the bound; None without one."""
+        """The on-time share as a share of the bound; None without a bound."""
         if self.bound is None:
             return None
         return self.on_time_share() / self.bound if self.bound else 1.0
 
     def quantile_ms(self, quantile: float) -> float | None:
-        """A quantile of the latency of the results; None without any."""
+        """A quantile of the latency of the results; None if there are none."""
         latencies_ns = sorted(row.latency_ns for row in self.rows if row.outcome in ANSWERED)
         if not latencies_ns:
             return None
@@ -293,7 +293,7 @@ class RunResult:
         return self.quantile_ms(0.99)
 
     def outcomes(self) -> Counter[str]:
-        """How many ended how."""
+        """Number of requests per outcome."""
         return self.total().outcomes
 
     def by(self, what: Literal["model", "priority"]) -> dict[str | int, Tally]:
@@ -305,7 +305,7 @@ class RunResult:
         return groups
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The result as JSON data."""
         return {
             "scenario": self.scenario,
             "policy": self.policy,
@@ -367,7 +367,7 @@ def _tally_of(data: Mapping[str, Any]) -> tuple[tuple[str, int], Tally]:
 
 
 def results_json(results: Iterable[RunResult]) -> str:
-    """Results as one text: the same results give the same bytes."""
+    """Results as one JSON text; equal results give equal bytes."""
     data = {"format": _FORMAT, "results": [result.to_data() for result in results]}
     return json.dumps(data, separators=(",", ":")) + "\n"
 
@@ -376,19 +376,19 @@ def write_results(results: Iterable[RunResult], path: Path | str) -> None:
     """Writes results to a file.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
     """
     Path(path).write_text(results_json(results))
 
 
 def read_results(path: Path | str) -> list[RunResult]:
-    """Reads what `write_results` wrote.
+    """Reads a file that `write_results` wrote.
 
     Raises:
-        OSError: It can't be read.
-        ValueError: It holds no results.
+        OSError: The file can't be read.
+        ValueError: The file holds no results.
     """
     data = json.loads(Path(path).read_text())
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise ValueError(f"{path}: no results of a replay, or of another version")
+        raise ValueError(f"{path}: not the results of a replay, or from another version")
     return [RunResult.from_data(each) for each in data["results"]]

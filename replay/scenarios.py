@@ -1,4 +1,4 @@
-"""Scenarios: a fleet and a workload in one file. The standard ones are in `configs/scenarios`."""
+"""Scenarios: a fleet and a workload in one file; the standard ones are in `configs/scenarios`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.core.names import did_you_mean
 
 FOLDER = Path(configs.__file__).parent / "scenarios"
-"""Where the standard scenarios are."""
+"""The folder of the standard scenarios."""
 
 
 class ScenarioError(ValueError):
-    """There is no such scenario; the message names the nearest."""
+    """There is no such scenario; the message names the closest match."""
 
 
 class _ScenarioFile(BaseModel):
@@ -37,11 +37,11 @@ class _ScenarioFile(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A fleet and what comes to it.
+    """A fleet and a workload.
 
     Attributes:
-        name: Of its file.
-        about: What it is for, in a sentence.
+        name: The file's name without its suffix.
+        about: Its purpose, in a sentence.
         fleet: The targets.
         workload: The requests.
     """
@@ -52,14 +52,14 @@ class Scenario:
     workload: Workload
 
     def experiment(self, requests: int | None = None, load: float | None = None) -> Experiment:
-        """What to play.
+        """The experiment to play.
 
         Args:
-            requests: So many at most in place of its own number.
-            load: In place of its own.
+            requests: Replaces the workload's number of requests.
+            load: Replaces the workload's load.
 
         Raises:
-            WorkloadError: Its load can't be set.
+            WorkloadError: The load of this workload can't be set.
         """
         workload = self.workload
         if requests is not None:
@@ -70,13 +70,13 @@ class Scenario:
 
 
 def load_scenario(path: Path) -> Scenario:
-    """Reads a scenario; paths in it begin in its folder.
+    """Reads a scenario; relative paths in it start from its folder.
 
     Raises:
-        ConfigError: With every mistake in the file, its line, and what would be accepted.
+        ConfigError: Lists every mistake in the file, with its line and what would be accepted.
         FleetError: Its fleet can't be used.
-        WorkloadError: Its workload can't.
-        TraceError: A recording that it names can't be read.
+        WorkloadError: Its workload can't be used.
+        TraceError: A trace that it names can't be read.
     """
     data, node = read_yaml_file(path)
     try:
@@ -101,10 +101,10 @@ def _value(node: yaml.Node | None, key: str) -> yaml.Node | None:
 
 
 def scenario_names(only: str = "*") -> list[str]:
-    """The standard scenarios whose names fit a pattern.
+    """The names of the standard scenarios that match a pattern.
 
     Raises:
-        ScenarioError: None does.
+        ScenarioError: No name matches.
     """
     every = sorted(path.stem for path in FOLDER.glob("*.yaml"))
     names = [name for name in every if fnmatchcase(name, only)]
@@ -114,9 +114,9 @@ def scenario_names(only: str = "*") -> list[str]:
 
 
 def standard_scenarios(only: str = "*") -> list[Scenario]:
-    """The standard scenarios whose names fit a pattern, in order; errors as in `load_scenario`.
+    """The standard scenarios whose names match a pattern, in order; errors as in `load_scenario`.
 
     Raises:
-        ScenarioError: None does.
+        ScenarioError: No name matches.
     """
     return [load_scenario(FOLDER / f"{name}.yaml") for name in scenario_names(only)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _NEVER_NS = 1 << 62
 
 ServiceTime = Callable[[Dispatch, RequestClass], int]
-"""How long a batch really takes that holds requests of a class, in nanoseconds."""
+"""The true service time, in nanoseconds, of a batch of requests of a class."""
 
 
 @value(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Arrival:
     """A request of a workload.
 
     Attributes:
-        at_ns: When it comes.
+        at_ns: When it arrives.
         kind: Its class.
         budget_ns: Time from arrival to deadline.
         priority: As in `Request`.
         weight: As in `Request`.
         accept_late: As in `Request`.
-        size_bytes: What its inputs take, as in `Request`.
+        size_bytes: The size of its inputs, as in `Request`.
     """
 
     at_ns: int
@@ -64,9 +64,9 @@ class Ending:
     """How a request of a simulation ended.
 
     Attributes:
-        arrival: What came.
-        finish: What the scheduler said of it.
-        at_ns: When it said so.
+        arrival: The request as it arrived.
+        finish: The scheduler's command that ended it.
+        at_ns: When that command was given.
         run: The batch that gave the result; None without one.
     """
 
@@ -82,47 +82,47 @@ class Ending:
 
 
 class World(Protocol):
-    """What time and distance do to batches, which the policy can't see."""
+    """How time and distance affect batches, which the policy can't see."""
 
     def width(self, target_id: str) -> int:
-        """How many batches a target runs at once."""
+        """The number of batches a target runs at once."""
 
     def is_far(self, target_id: str) -> bool:
-        """Whether batches take time to get there and back."""
+        """Whether batches need time to travel to the target and back."""
 
     def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
-        """When a batch of so many bytes is at a target that is far."""
+        """When a batch of this size, sent now, arrives at a far target."""
 
     def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
-        """When a batch is done that begins now and needs so long by itself."""
+        """When a batch ends that starts at `begun_ns` and takes `service_ns` by itself."""
 
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
-        """When its results are back from a target that is far."""
+        """When the results of a batch are back from a far target."""
 
     def handover_ns(self, target_id: str) -> int:
-        """How long a target that is idle takes to begin a batch that comes."""
+        """How long an idle target takes to begin a batch that has just arrived."""
 
     def request_ns(self, target_id: str) -> int:
-        """How much longer what runs at a target on this box takes for a request that comes."""
+        """How much each arriving request delays what runs at a target on this box."""
 
 
 OnRun = Callable[[Dispatch, RequestClass, int, int], None]
-"""Hears of a batch that a target begins, its class, when it begins, and when it will be done."""
+"""Called when a target begins a batch: the batch, its class, its start and its end."""
 
 OnLook = Callable[[Scheduler, int], int]
-"""Looks at the scheduler before the first event after a moment; says the next such moment."""
+"""Looks at the scheduler before the first event after a given moment; returns the next moment."""
 
 
 @value(frozen=True, slots=True)
 class _Landed:
-    """A batch has come to a target that is far."""
+    """A batch has arrived at a far target."""
 
     run: Dispatch
 
 
 @value(frozen=True, slots=True)
 class _Freed:
-    """A target that is far has done a batch, and its results are on their way."""
+    """A far target has finished a batch, whose results are on their way back."""
 
     worker: _Worker
     run_id: int
@@ -130,7 +130,7 @@ class _Freed:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """A target's own queue: batches begin in order, as many at once as it has width."""
+    """A target's own queue: batches begin in order, up to `width` at once."""
 
     target_id: str
     width: int
@@ -146,22 +146,22 @@ class Simulator:
     """A discrete-event loop around one scheduler.
 
     A target runs its batches one after another, or as many at once as the world says. It skips
-    those that nobody waits for any more, and those that it could only start when they would be
-    late. Nothing is kept of a request that has ended.
+    batches that nobody waits for any more, and batches whose latest start has passed. Nothing is
+    kept of a request that has ended.
 
     Args:
-        policy: The rule that decides.
-        targets: What is up from the start.
-        service_ns: The true time of each batch, which the policy can't see.
+        policy: The policy that decides.
+        targets: The targets that are up from the start.
+        service_ns: The true service time of each batch, which the policy can't see.
         limits: As in the daemon.
-        world: What becomes of these times; None is nothing, and all targets are here.
-        on_run: Hears of every batch that begins.
-        at_once: Whether requests that come at the same time are submitted in one event, as those
-            are that a daemon reads together; otherwise each is decided about alone.
-        on_look: Looks at the scheduler now and then, the first time after moment 0.
+        world: Changes these times; None leaves them as they are, with every target on this box.
+        on_run: Called for every batch that starts.
+        at_once: Whether requests that arrive at the same time are submitted in one event, as in a
+            daemon that reads them together; otherwise each is submitted alone.
+        on_look: Looks at the scheduler from time to time, first after moment 0.
 
     Attributes:
-        scheduler: The core that is played with.
+        scheduler: The core that is driven.
     """
 
     def __init__(
@@ -198,11 +198,11 @@ class Simulator:
 
     @property
     def headway(self) -> tuple[int, int]:
-        """How many requests have come, and how many of them have not ended."""
+        """How many requests have arrived, and how many of them have not ended."""
         return self._next_id - 1, len(self._arrivals)
 
     def run(self, arrivals: Iterable[Arrival]) -> Iterator[Ending]:
-        """Plays a workload, in order of time, to its end; the endings as they happen.
+        """Plays a workload, which is in order of time, to its end; yields the endings in order.
 
         Raises:
             OverflowError: A request, or its deadline, is 146 years after the start or later.
@@ -218,7 +218,7 @@ class Simulator:
             yield from self._play_next()
 
     def serve(self, clients: Clients) -> Iterator[Ending]:
-        """As `run`, but who asks hears of each ending before."""
+        """As `run`, for clients that must hear of one answer before they send the next request."""
         while True:
             due_ns, next_ns = clients.next_ns(), self._next_ns()
             if due_ns is not None and due_ns < next_ns:
@@ -252,7 +252,7 @@ class Simulator:
         )
 
     def at(self, at_ns: int, event: Event) -> None:
-        """Puts an event on the agenda, e.g. a target's death."""
+        """Schedules an event, e.g. a target's death."""
         self._push(at_ns, event)
 
     def _push(self, at_ns: int, event: Event | _Landed | _Freed) -> None:
@@ -260,12 +260,12 @@ class Simulator:
         heapq.heappush(self._agenda, (at_ns, self._order, event))
 
     def _next_ns(self) -> int:
-        """When something is to happen next, apart from arrivals."""
+        """When the next event is due, arrivals aside."""
         agenda, wake_ns = self._agenda, self._wake_ns
         return agenda[0][0] if agenda and agenda[0][0] <= wake_ns else wake_ns
 
     def _play_next(self) -> list[Ending]:
-        """Lets that happen; what is on the agenda goes before a wake-up at the same time."""
+        """Plays the next event; the agenda goes before a wake-up at the same time."""
         agenda, wake_ns = self._agenda, self._wake_ns
         if agenda and agenda[0][0] <= wake_ns:
             at_ns, _, event = heapq.heappop(agenda)
@@ -274,12 +274,12 @@ class Simulator:
         return self._tell(Woken(), wake_ns)
 
     def _happen(self, event: Event | _Landed | _Freed, now_ns: int) -> list[Ending]:
-        """What becomes of an item of the agenda."""
+        """Plays one item of the agenda."""
         match event:
             case BatchDone(run_id) | BatchFailed(run_id):
                 run = self._runs.pop(run_id, None)
                 if run is None:
-                    return []  # it was lost with its target
+                    return []  # the batch was lost with its target
                 worker = self._workers[run.target_id]
                 if worker.owed_ns and run_id in worker.busy:
                     self._runs[run_id] = run
@@ -307,12 +307,12 @@ class Simulator:
         return self._tell(event, now_ns)
 
     def _renew(self, target_id: str) -> None:
-        """A target without any batch, in place of a former one of that id."""
+        """Gives a target a fresh worker without batches, in place of any earlier one."""
         for run_id in [r.run_id for r in self._runs.values() if r.target_id == target_id]:
             del self._runs[run_id]
         former, world = self._workers.get(target_id), self._world
         if former is not None:
-            former.ahead.clear()  # what it still runs may end, but nothing follows
+            former.ahead.clear()  # a batch it still runs may end, but no other follows
         width, far = (world.width(target_id), world.is_far(target_id)) if world else (1, False)
         worker = self._workers[target_id] = _Worker(target_id, width, far)
         if world is not None:
@@ -322,7 +322,7 @@ class Simulator:
         self._disturbed = [each for each in self._workers.values() if each.request_ns]
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
-        """Tells the scheduler of an event, and does as it says."""
+        """Passes an event to the scheduler, and carries out its commands."""
         if now_ns > self._look_ns:
             self._look_ns = self._on_look(self.scheduler, now_ns)
         endings: list[Ending] = []
@@ -353,12 +353,12 @@ class Simulator:
             self._begin(worker, now_ns, worker.handover_ns)
 
     def _begin(self, worker: _Worker, now_ns: int, handover_ns: int = 0) -> None:
-        """Lets a target start its next batches, as far as it has room.
+        """Starts a target's next batches, as far as it has room.
 
         Args:
             worker: The target.
-            now_ns: What time it is.
-            handover_ns: How long it takes to begin what has only just come.
+            now_ns: The time now.
+            handover_ns: How long the target takes to begin a batch that has just arrived.
         """
         while worker.ahead and len(worker.busy) < worker.width:
             run = worker.ahead.popleft()

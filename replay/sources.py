@@ -18,10 +18,10 @@ from scheduler.core.requests import RequestClass
 
 
 class Source(Protocol):
-    """Requests by seed, for a fleet."""
+    """Generates the requests for a fleet from a seed."""
 
     def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
-        """The requests in order of time."""
+        """The requests, in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class WorkloadSource:
     """The requests of a workload.
 
     Attributes:
-        workload: What comes.
+        workload: The workload.
     """
 
     workload: Workload
@@ -38,9 +38,9 @@ class WorkloadSource:
         """As in `Source`.
 
         Raises:
-            FleetError: A model of it runs nowhere.
-            WorkloadError: It has no load or deadline for this fleet.
-            TraceError: A trace of it can't be read. Comes with the request where it shows.
+            FleetError: A model of the workload runs on no target.
+            WorkloadError: The workload has no load or deadline for this fleet.
+            TraceError: A trace can't be read. Raised on reaching the request concerned.
         """
         mix = mix_of(self.workload, fleet)
         fleet.check(mix)
@@ -58,14 +58,14 @@ class JournalSource:
     """The requests of a journal.
 
     Attributes:
-        path: Its folder, or one file.
+        path: The journal's folder, or one file.
         speed: How much faster to replay; deadlines keep their budgets.
-        rate_scale: By how much to multiply requests, as in `open_trace`.
-        slice_s: The seconds of it to play.
-        requests: How many at most; None is no limit.
+        rate_scale: The factor on the number of requests, as in `open_trace`.
+        slice_s: The seconds of the journal to play.
+        requests: The most requests to play; None is no limit.
 
     Raises:
-        ValueError: One of them is out of range.
+        ValueError: A value is out of range.
     """
 
     path: Path
@@ -79,15 +79,15 @@ class JournalSource:
 
     @property
     def begin_ns(self) -> int | None:
-        """How long after the journal's first request that is; None where they come faster."""
+        """How long after the journal's first request the slice begins; None at another speed."""
         return round(self.slice_s[0] * 1e9) if self.speed == 1 else None
 
     def arrivals(self, seed: int, fleet: Fleet) -> Iterator[Arrival]:
         """As in `Source`.
 
         Raises:
-            FleetError: A model of it runs nowhere. Comes with the request where it shows.
-            JournalError: It can't be read. Comes likewise.
+            FleetError: A model runs on no target. Raised on reaching the request concerned.
+            JournalError: The journal can't be read. Raised likewise.
         """
         return islice(checked_for(self._played(seed), fleet), self.requests)
 
@@ -103,7 +103,7 @@ class JournalSource:
             speed=self.speed,
         )
         for arrival in played:
-            # A request whose deadline had passed when it came is one all the same.
+            # A request that arrived after its deadline is still a request.
             budget_ns = max(1, arrival.budget_ns)
             yield replace(arrival, budget_ns=budget_ns, kind=arrival.kind._replace(alone=None))
 
@@ -116,7 +116,7 @@ def checked_for(arrivals: Iterable[Arrival], fleet: Fleet) -> Iterator[Arrival]:
     """The requests, each checked to be of a kind that the fleet can run.
 
     Raises:
-        FleetError: One isn't. Comes with the request where it shows.
+        FleetError: One is not. Raised on reaching that request.
     """
     checked: set[RequestClass] = set()
     for arrival in arrivals:
@@ -126,11 +126,11 @@ def checked_for(arrivals: Iterable[Arrival], fleet: Fleet) -> Iterator[Arrival]:
         yield arrival
 
 
-# -- what a workload is made of
+# -- the mix of a workload
 
 
 def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
-    """What kinds of requests come, each with its share and its usual deadline."""
+    """The kinds of requests in a workload, each with its share and its mean deadline."""
     base_ns = fleet.base_ns()
     kinds: dict[RequestClass, Kind] = {}
     for stream in workload.streams:
@@ -151,16 +151,16 @@ def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
 
 
 def load_of(workload: Workload) -> float | None:
-    """The load of all streams together; None if one has none."""
+    """The load of all streams together; None if any stream has none."""
     loads = [stream.load for stream in workload.streams if isinstance(stream, Stream)]
     known = [load for load in loads if load is not None]
     if not known or len(known) < len(workload.streams):
         return None
-    return round(sum(known), 12)  # 1.5 that is asked for is said as 1.5
+    return round(sum(known), 12)  # a load given as 1.5 is reported as 1.5
 
 
 def _by_load(workload: Workload) -> Workload:
-    """Those of its streams whose rate is a share of what the fleet could do of them."""
+    """Only the streams whose rate is given as a share of the fleet's capacity."""
     streams = [each for each in workload.streams if isinstance(each, Stream) and each.load]
     return replace(workload, streams=tuple(streams))
 

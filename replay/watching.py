@@ -1,4 +1,4 @@
-"""What is noted of a simulation while it is played."""
+"""What is recorded about a simulation while it runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from scheduler.core.target_specs import TargetSpec
 from scheduler.core.targets import TargetState
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99)
-"""The promises whose keeping is measured."""
+"""The quantiles whose calibration is measured."""
 
 SAMPLES = 600
-"""So many points has a timeline at most; an even number."""
+"""The most points in a timeline; an even number."""
 
 FIRST_STEP_NS = 5_000_000
 
@@ -43,17 +43,17 @@ def row_of(ending: Ending) -> Row:
 
 
 class Timeline:
-    """Looks at the scheduler at up to `SAMPLES` moments, the further apart the longer it takes.
+    """Samples the scheduler at up to `SAMPLES` moments, further apart the longer the run is.
 
-    They are by chance, one in each step of time: when a batch ends its target has just become free,
-    and even steps would meet what comes evenly always in the same phase.
+    The moments are random, one in each step of time. Sampling when a batch ends would always find
+    its target free, and evenly spaced moments would stay in phase with periodic arrivals.
 
     Attributes:
-        samples: What it saw.
+        samples: The samples taken.
     """
 
     def __init__(self) -> None:
-        """Has seen nothing."""
+        """Begins without samples."""
         self.samples: list[Sample] = []
         self._step_ns = FIRST_STEP_NS
         self._begun_ns = self._at_ns = 0
@@ -61,15 +61,15 @@ class Timeline:
         self._rest: tuple[int, int, Mapping[str, int]] | None = None
 
     def look(self, scheduler: Scheduler, now_ns: int) -> int:
-        """Notes what is queued and running at its moments before now, up to which it stays so.
+        """Records the queued and running work for each sampling moment before now.
 
         Returns:
-            When the next moment is.
+            The next sampling moment.
         """
         queued = sum(len(queue) for queue in scheduler.queues.values())
         busy = {target_id: len(target.runs) for target_id, target in scheduler.targets.items()}
-        # A rest is one if requests come after it: what was scripted, and old wake-ups, may be due
-        # long after the end.
+        # Idle time counts only if a request comes after it: scripted events and old wake-ups may
+        # be due long after the last request.
         if queued or any(busy.values()):
             self.note_rest()
             self._note(now_ns, queued, busy)
@@ -78,7 +78,7 @@ class Timeline:
         return self._at_ns
 
     def note_rest(self) -> None:
-        """Notes the rest before now, for a request has come or ended."""
+        """Records the idle time before now, since a request has arrived or ended."""
         if self._rest is not None:
             self._note(*self._rest)
             self._rest = None
@@ -95,19 +95,19 @@ class Timeline:
 
 
 class Calibration:
-    """Whether batches take no longer than was predicted, as often as was promised.
+    """How often batches took no longer than predicted, against how often was promised.
 
-    It predicts and learns as the core does, with curves of its own, so that looking changes
-    nothing of what the policy sees.
+    It predicts and learns as the core does, but with curves of its own, so measuring does not
+    change what the policy sees.
     """
 
     def __init__(
         self, targets: Iterable[TargetSpec], events: Iterable[tuple[int, Event]] = ()
     ) -> None:
-        """Begins with the profiles, as a target does that comes back.
+        """Begins with the profiles, as a returning target does.
 
         Args:
-            targets: What there is at first.
+            targets: The targets at the start.
             events: What happens to them, in order of time.
         """
         self._targets: dict[str, TargetState] = {}
@@ -126,7 +126,7 @@ class Calibration:
         self._offers.update(((target.id, o.model, o.variant), o) for o in target.offers)
 
     def add(self, run: Dispatch, kind: RequestClass, begun_ns: int, done_ns: int) -> None:
-        """Takes note of a batch of a class."""
+        """Records a batch of a class."""
         while self._returns and self._returns[0][0] <= begun_ns:
             self._begin(self._returns.popleft()[1])
         offer = self._offers[run.target_id, run.model, run.variant]
@@ -139,7 +139,7 @@ class Calibration:
         curve.observe(size, took_ns, done_ns)
 
     def points(self) -> list[tuple[float, float, int]]:
-        """Promised share, observed share, and of how many batches."""
+        """Promised share, observed share, and the number of batches."""
         if not self._count:
             return []
         return [(q, kept / self._count, self._count) for q, kept in self._kept.items()]

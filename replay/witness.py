@@ -1,7 +1,7 @@
-"""Says which policy was deciding when a process ended in the midst of it.
+"""Says which policy was deciding when the process ended.
 
-Nothing in that process can, where foreign code crashed, called `os._exit` or took all memory. So it
-is written down before: to a process that reads it and outlives this one, or to a file.
+The process can't say so itself if native code crashed, called `os._exit` or used up all memory. So
+it notes each step beforehand: to another process that outlives it, or to a file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _doing = ""
 
 @contextmanager
 def noted(doing: str) -> Iterator[None]:
-    """What is done inside, as `policy 'mine.py' was played`, for whoever asks after an end."""
+    """Notes what is done inside, e.g. `policy 'mine.py' was played`, in case the process ends."""
     global _doing
     before, _doing = _doing, doing
     _write(_doing)
@@ -44,22 +44,23 @@ def noted(doing: str) -> Iterator[None]:
 
 @contextmanager
 def witnessed() -> Iterator[None]:
-    """Has stderr told what was `noted` last, should this process end inside, and not as a success.
+    """Reports on stderr what was last `noted` if this process ends inside, and makes it a failure.
 
-    That is the one way in which foreign code can say that all went well when it did not.
+    `os._exit(0)` is the one way for a policy to end the process as if all had gone well, so inside
+    it gives status 1.
     """
     global _write
     witness = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WITNESS],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for this process, which ends what it does
+        start_new_session=True,  # Ctrl-C is only for this process
     )
     assert witness.stdin is not None
     number, before = witness.stdin.fileno(), _write
 
     def write(doing: str) -> None:
-        with suppress(OSError):  # without a witness it only goes untold
+        with suppress(OSError):  # without a witness, nothing is reported
             os.write(number, " ".join(doing.split()).encode(errors="replace") + b"\n")
 
     own, end = os.getpid(), os._exit
@@ -74,13 +75,13 @@ def witnessed() -> Iterator[None]:
     finally:
         os._exit = end
         _write = before
-        write("no more")  # the pipe may stay open: processes that a policy has started have it
+        write("no more")  # processes that a policy started may hold the pipe open
         witness.stdin.close()
         witness.wait()
 
 
 def note_in(folder: Path) -> None:
-    """Has what is noted stand in a file of this process in a folder, from now on."""
+    """Writes each note to a file in a folder, named after this process, from now on."""
     global _write
     file = folder / str(os.getpid())
 
@@ -92,5 +93,5 @@ def note_in(folder: Path) -> None:
 
 
 def found_in(folder: Path) -> list[str]:
-    """What processes have noted there and not done."""
+    """What the processes had noted in a folder and not finished."""
     return sorted({text for file in folder.iterdir() if (text := file.read_text())})

@@ -1,6 +1,6 @@
 """The scheduler of a box, and the Python API to it.
 
-Names are imported when they are first used: `scheduler.core` stays free of everything else.
+Names are imported on first use, so importing `scheduler.core` imports nothing else.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker that saw it would take any name for one that there is
+if not TYPE_CHECKING:  # with this in sight, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:

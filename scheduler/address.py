@@ -1,4 +1,4 @@
-"""Where a scheduler is reached: parsing and defaults of `unix://`, `tcp://` and `tls://` URLs."""
+"""Addresses of a scheduler: parsing and defaults of `unix://`, `tcp://` and `tls://` URLs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Scheme = Literal["unix", "tcp", "tls"]
 SYSTEM_SOCKET = Path("/run/laxity/laxity.sock")
 ACCEPTED = "unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"
 
-# sockaddr_un.sun_path has 108 bytes on Linux, one of them for the closing NUL; see unix(7).
+# sockaddr_un.sun_path has 108 bytes on Linux, one of them for the terminating NUL; see unix(7).
 LONGEST_SOCKET_PATH = 107
 
 
 class AddressError(LaxityError, ValueError):
-    """A URL doesn't name a place where a scheduler can be."""
+    """A URL is not a valid address of a scheduler."""
 
     code = "invalid_address"
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a scheduler listens, or is reached.
+    """Where a scheduler listens or can be reached.
 
     Attributes:
         scheme: `unix`, `tcp`, or `tls` (TCP with TLS).
@@ -44,7 +44,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """Whether nothing but this machine can reach it: a unix socket or a loopback address."""
+        """Whether only this machine can reach it: a unix socket or a loopback address."""
         if self.scheme == "unix" or self.host == "localhost":
             return True
         try:
@@ -60,13 +60,13 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Reads the URL of a scheduler.
+    """Parses the URL of a scheduler.
 
     Args:
         url: `unix:///PATH`, `tcp://HOST:PORT` or `tls://HOST:PORT`; an IPv6 host in brackets.
 
     Raises:
-        AddressError: The URL is none of these; the message says what would be one.
+        AddressError: The URL has none of these forms; the message says what would be accepted.
     """
     if not isinstance(url, str):
         raise AddressError(f"an address is text ({ACCEPTED}), not {url!r}")
@@ -83,7 +83,7 @@ def parse_address(url: str) -> Address:
 
 
 def default_socket() -> Address:
-    """The unix socket on which a daemon of this user listens unless told otherwise.
+    """The unix socket on which a daemon of this user listens by default.
 
     That is `$XDG_RUNTIME_DIR/laxity/laxity.sock`; without that variable
     `/run/laxity/laxity.sock` for root and `~/.laxity/run/laxity.sock` for others.
@@ -97,10 +97,10 @@ def default_socket() -> Address:
 
 
 def default_url() -> str:
-    """The URL that a client uses unless told otherwise.
+    """The URL that a client uses by default.
 
-    `LAXITY_URL` if it is set; else the socket of this user's daemon, or, where only the system's
-    daemon has one, that of the system's.
+    `LAXITY_URL` if it is set; else the socket of this user's daemon or, if only the system's daemon
+    has a socket, that one.
     """
     url = os.environ.get("LAXITY_URL")
     if url:
@@ -112,14 +112,14 @@ def default_url() -> str:
 
 
 def no_listening(address: Address, error: OSError) -> OSError:
-    """What to raise for an error that names no address, or names it in words of its own."""
-    number = error.errno or 0  # below 0 it is one of the resolver's
+    """The error to raise if listening failed, with the address and the reason."""
+    number = error.errno or 0  # negative numbers are the resolver's
     why = os.strerror(number) if number > 0 else error.strerror or error
     return OSError(f"can't listen on {address}: {why}")
 
 
 def spoken(kind: Literal["http", "grpc"], url: str) -> str:
-    """A door's address as a client of its protocol writes it."""
+    """A door's address in the form that clients of its protocol use."""
     scheme, _, rest = url.partition("://")
     if scheme == "unix":
         return f"{kind}+unix://{rest}"
@@ -127,7 +127,7 @@ def spoken(kind: Literal["http", "grpc"], url: str) -> str:
 
 
 def _guess(url: str) -> str:
-    """What somebody who wrote no scheme may have meant."""
+    """A suggestion for a URL without a scheme."""
     if url.startswith("/"):
         return f"did you mean 'unix://{url}'?"
     host, _, port = url.rpartition(":")

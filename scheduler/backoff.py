@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""How long to wait before retrying what failed."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from random import Random
 
 @dataclass(slots=True)
 class Backoff:
-    """Times to wait between attempts: exponential, with full jitter.
+    """Waits between attempts: exponential backoff with full jitter.
 
-    Each wait is drawn evenly from 0 to twice the ceiling of the one before, so that many who lost
-    one server don't come back to it at the same moment; but it is at least a tenth of
-    its own ceiling, so that a wait is one.
+    Each wait is drawn uniformly from 0 to a ceiling that doubles with each failure, so that many
+    clients that lost one server don't return at the same moment. A wait is at least a tenth of its
+    ceiling, so that it is never negligible.
 
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015.
 
     Attributes:
         first_ns: The first ceiling.
-        most_ns: The highest.
-        rng: Where chance comes from; seed it to have the same waits again.
+        most_ns: The highest ceiling.
+        rng: The source of randomness; seed it for reproducible waits.
     """
 
     first_ns: int
@@ -34,5 +34,5 @@ class Backoff:
         return max(ceiling_ns // 10, self.rng.randrange(ceiling_ns) + 1)
 
     def reset(self) -> None:
-        """It worked: the next failure is a first one."""
+        """Records a success: the next failure counts as the first."""
         self._failures = 0

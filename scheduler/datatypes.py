@@ -1,4 +1,4 @@
-"""The datatypes of the Open Inference Protocol: bytes and JSON in, arrays out, and back."""
+"""The datatypes of the Open Inference Protocol: conversion between bytes, JSON and arrays."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NATIVE: dict[str, str] = {
     "FP32": "float32",
     "FP64": "float64",
 }
-"""NumPy's name of each datatype of numbers that a model can take."""
+"""NumPy's name for each numeric datatype that a model can take."""
 
 DATATYPES: dict[str, str] = {
     **{name: datatype for datatype, name in NATIVE.items()},
     STRING: "BYTES",
 }
-"""The protocol's name of each dtype of a signature."""
+"""The protocol's name for each dtype of a signature."""
 
 _BYTES, _BF16 = "BYTES", "BF16"
 _ACCEPTED = (*NATIVE, _BF16, _BYTES)
@@ -47,26 +47,26 @@ _KINDS: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "i": {int}, "u":
 
 
 def checked_shape(name: str, shape: Any) -> list[int]:
-    """The shape of a tensor.
+    """Checks the shape of a tensor.
 
     Raises:
-        InvalidInput: It is not a list of a few sizes.
+        InvalidInput: It is not a list of sizes, or has too many or too large ones.
     """
     if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
         raise InvalidInput(f"shape of {name!r} should be a list of at most {MAX_DIMENSIONS} sizes")
     if not all(type(size) is int and 0 <= size <= _MAX_SIZE for size in shape):
         raise InvalidInput(f"shape of {name!r} should hold integers from 0, not {shape!r:.80}")
-    # Zeros aside: an array library multiplies the sizes of an empty tensor as well.
+    # Zeros are skipped, because array libraries also multiply the sizes of an empty tensor.
     if math.prod(size for size in shape if size) > _MAX_SIZE:
         raise InvalidInput(f"shape of {name!r}, {shape!r:.80}, is too large")
     return shape
 
 
 def checked_datatype(name: str, datatype: Any) -> str:
-    """The datatype of a tensor.
+    """Checks the datatype of a tensor.
 
     Raises:
-        InvalidInput: It is none of the protocol's.
+        InvalidInput: It is not one of the protocol's.
     """
     if datatype not in _ACCEPTED:
         raise InvalidInput(
@@ -76,13 +76,13 @@ def checked_datatype(name: str, datatype: Any) -> str:
 
 
 def from_bytes(name: str, datatype: str, shape: list[int], raw: memoryview | bytes) -> Array:
-    """A tensor from its bytes: little-endian and row-major, without a copy where that is possible.
+    """Makes a tensor from little-endian, row-major bytes, without a copy where possible.
 
-    BF16 becomes float32, which holds every value of it, and BYTES an array of objects, its elements
-    as bytes (`for_model`).
+    BF16 becomes float32, which represents all its values. BYTES becomes an array of objects whose
+    elements are bytes (`for_model`).
 
     Raises:
-        InvalidInput: The bytes are not as many as datatype and shape say.
+        InvalidInput: The number of bytes does not match the datatype and shape.
     """
     if datatype == _BYTES:
         return _of_elements(name, shape, elements_of(name, raw))
@@ -102,17 +102,17 @@ def from_bytes(name: str, datatype: str, shape: list[int], raw: memoryview | byt
 
 
 def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
-    """A tensor from JSON: its elements in row-major order, nested or flat.
+    """Makes a tensor from JSON: its elements in row-major order, nested or flat.
 
     Raises:
-        InvalidInput: They are not of the datatype, or not as many as the shape says.
+        InvalidInput: Elements are not of the datatype, or their number does not match the shape.
     """
     if not isinstance(data, list):
         raise InvalidInput(f"data of {name!r} should be a list, not {type(data).__name__}")
     flat, kinds = _flat(name, data)
     if datatype == _BYTES:
         if not kinds <= {str}:
-            raise InvalidInput(f"data of {name!r} should hold BYTES values (strings) alone")
+            raise InvalidInput(f"data of {name!r} should hold only BYTES values (strings)")
         return _of_elements(name, shape, [text.encode() for text in flat])
     if len(flat) != math.prod(shape):
         raise InvalidInput(
@@ -121,9 +121,9 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
     wanted = np.dtype("float32" if datatype == _BF16 else NATIVE[datatype])
     if not flat:
         return np.empty(shape, wanted)
-    # Kinds first: an array of texts takes the longest one's memory for each of them.
+    # Types are checked first: in an array of texts each element takes the longest one's memory.
     if not kinds <= _KINDS[wanted.kind] or (array := _of_numbers(flat, wanted)) is None:
-        raise InvalidInput(f"data of {name!r} should hold {datatype} values alone")
+        raise InvalidInput(f"data of {name!r} should hold only {datatype} values")
     array = array.reshape(shape)
     if wanted.kind == "f" and np.isinf(array).any():  # JSON has no infinity
         raise InvalidInput(f"data of {name!r} has a value that is too large for {datatype}")
@@ -131,10 +131,10 @@ def from_list(name: str, datatype: str, shape: list[int], data: Any) -> Array:
 
 
 def elements_of(name: str, raw: memoryview | bytes) -> list[bytes]:
-    """The elements of a BYTES tensor, each preceded by its length.
+    """The elements of a BYTES tensor, in which each is preceded by its length.
 
     Raises:
-        InvalidInput: A length goes beyond the end, or there are too many.
+        InvalidInput: A length points beyond the end, or there are too many elements.
     """
     elements: list[bytes] = []
     offset, end = 0, len(raw)
@@ -152,18 +152,18 @@ def elements_of(name: str, raw: memoryview | bytes) -> list[bytes]:
 
 
 def bytes_of(elements: list[bytes]) -> bytes:
-    """A BYTES tensor, each element preceded by its length."""
+    """Packs a BYTES tensor: each element preceded by its length."""
     return b"".join(part for e in elements for part in (_LENGTH.pack(len(e)), e))
 
 
 def _of_numbers(flat: list[Any], wanted: np.dtype[Any]) -> Array | None:
-    """Numbers as JSON has them, where they can be of a dtype without losing what they say.
+    """Converts JSON numbers to a dtype; None if an integer is out of its range.
 
-    What is too large for a dtype of fractions becomes infinite.
+    A value that is too large for a floating-point dtype becomes infinite.
     """
     found = np.array(flat)
     if wanted.kind in "iu":
-        # There is no dtype for 1 and 2**63 together: such are a list's business.
+        # NumPy finds no integer dtype for 1 and 2**63 together; such a list is compared as it is.
         numbers = [found.min(), found.max()] if found.dtype.kind in "iu" else flat
         info = np.iinfo(wanted)
         if int(min(numbers)) < info.min or int(max(numbers)) > info.max:
@@ -192,15 +192,15 @@ def _flat(name: str, data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def for_model(name: str, array: Array, dtype: str | None) -> Array:
-    """What an input takes of a tensor that came as BYTES; any other tensor as it is.
+    """Converts a tensor received as BYTES to what an input takes; other tensors are unchanged.
 
-    Text stays text. Every other input takes one element, as the uint8 vector of its bytes: models
+    Text stays text. Any other input takes one element, as the uint8 vector of its bytes; models
     that decode images themselves have such inputs.
 
     Args:
-        name: The input's.
-        array: As `from_bytes` or `from_list` gave it.
-        dtype: The input's in the signature; None where the model has no such input.
+        name: The input's name.
+        array: The tensor, from `from_bytes` or `from_list`.
+        dtype: The input's dtype in the signature; None if the model has no such input.
 
     Raises:
         InvalidInput: There are several elements for an input that isn't text.

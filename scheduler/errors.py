@@ -1,4 +1,4 @@
-"""The typed errors of the Python API, and the codes by which they travel."""
+"""The typed errors of the Python API, and their codes on the wire."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scheduler.core.outcomes import Outcome
 
 
 class LaxityError(Exception):
-    """Base of the errors of the Python API; mistakes of a caller's program raise Python's own.
+    """Base of the errors of the Python API; misuse of the API raises Python's own errors.
 
     Attributes:
-        code: The closed, low-cardinality name under which the error travels.
-        detail: Figures that belong to the message, e.g. a counter-offer.
+        code: The error's name on the wire, from a closed, low-cardinality set.
+        detail: Figures that go with the message, e.g. a counter-offer.
     """
 
     code: ClassVar[str] = "error"
@@ -78,11 +78,11 @@ class ModelNotFound(InvalidInput):
 
     @classmethod
     def unknown(cls, model: str, hint: str = "") -> ModelNotFound:
-        """There is no such model, as opposed to one without that variant.
+        """The error for an unknown model, as opposed to an unknown variant.
 
         Args:
-            model: What was asked for.
-            hint: What may have been meant, to stand behind the message.
+            model: The name asked for.
+            hint: What may have been meant, appended to the message.
         """
         return cls(f"model {model!r:.100} is not in the repository{hint}", {"model": model[:100]})
 
@@ -90,10 +90,10 @@ class ModelNotFound(InvalidInput):
     def among(
         cls, problems: Iterable[tuple[str, str]], model: str, hint: str = ""
     ) -> ModelNotFound:
-        """The same, unless it is there and can't be served.
+        """Like `unknown`, but if the model exists and can't be served, the error says why.
 
         Args:
-            problems: Models that can't be served, and why.
+            problems: The models that can't be served, and why.
             model: As in `unknown`.
             hint: As in `unknown`.
         """
@@ -104,13 +104,13 @@ class ModelNotFound(InvalidInput):
 
 
 class TaskConflict(InvalidInput):
-    """The id is that of a durable task with other content."""
+    """A durable task with the same id has different content."""
 
     code = "task_conflict"
 
 
 class TaskNotFound(LaxityError):
-    """The caller has no durable task of that id: never submitted, or its result has expired."""
+    """The caller has no durable task with that id: never submitted, or its result has expired."""
 
     code = "task_not_found"
 
@@ -122,7 +122,7 @@ class Unauthorized(LaxityError):
 
 
 class Forbidden(LaxityError):
-    """The caller is known, and may not do this."""
+    """The caller is known but may not do this."""
 
     code = "forbidden"
 
@@ -154,7 +154,7 @@ ERRORS: dict[str, type[LaxityError]] = {
 
 
 def error_from_code(code: str, message: str, detail: Mapping[str, Any]) -> Exception:
-    """The exception that a code from the wire stands for.
+    """The exception for a code from the wire.
 
     `cancelled` is `concurrent.futures.CancelledError`, as for any future.
     """

@@ -1,4 +1,4 @@
-"""Files that are whole at any moment: for who reads them meanwhile, and after a loss of power."""
+"""Files that are complete at any moment, for concurrent readers and after a power loss."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scheduler.core.names import hint
 def replace_file(
     path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o666
 ) -> None:
-    """Puts a file where one may be already; who opens it has the one or the other, whole.
+    """Writes or replaces a file atomically: readers see either the old or the new one, complete.
 
     Args:
-        path: Where; the folder is there.
-        content: What the file is to hold; text as UTF-8.
-        durable: Whether to wait until it is on disk, which may take 100 ms. Without it a loss of
-            power soon afterwards may, on some file systems, leave an empty file.
-        mode: Who may do what with it, less the umask.
+        path: Where to write it; the folder must exist.
+        content: The file's content; text is encoded as UTF-8.
+        durable: Whether to wait until it is on disk, which may take 100 ms. Otherwise a power loss
+            soon afterwards may leave an empty file on some file systems.
+        mode: The file's permissions, less the umask.
 
     Raises:
-        OSError: It can't be written; what was there is as it was.
+        OSError: It can't be written; an existing file is unchanged.
     """
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
@@ -41,7 +41,7 @@ def replace_file(
 
 
 def hint_beside(path: Path, pattern: str = "*") -> str:
-    """For an error: the file beside one that is missing that was probably meant; or nothing."""
+    """For an error about a missing file: the neighbouring one that was probably meant, if any."""
     try:
         others = [] if path.exists() else [each.name for each in path.parent.glob(pattern)]
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of a model as they travel: what a manifest says, and what may become a path here."""
+"""A model's files in transfer: the manifest, and which names may become paths here."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from scheduler.errors import InvalidInput
 
 MOST_FILES = 256
-"""Files that one model may have."""
+"""The most files that one model may have."""
 
 CHUNK_BYTES = 1 << 20
-"""What is read or sent at once."""
+"""How much is read or sent at once."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -26,9 +26,9 @@ class FileEntry:
     """One file of a model.
 
     Attributes:
-        path: Within the model's folder, with slashes.
+        path: Its path within the model's folder, with slashes.
         sha256: The digest of its bytes, in hex.
-        size: How many those are; None where the source does not say.
+        size: The number of bytes; None if the source does not say.
     """
 
     path: str
@@ -37,10 +37,10 @@ class FileEntry:
 
 
 def checked_entries(entries: Iterable[FileEntry]) -> list[FileEntry]:
-    """The entries, if every one of them stays within the folder it is put in.
+    """Checks that every entry stays within the folder it is put in, and returns the entries.
 
     Raises:
-        InvalidInput: One does not, has no digest, or there are too many, twice the same, or none.
+        InvalidInput: One does not or has no digest, there are none or too many, or a path repeats.
     """
     found = list(entries)
     if not 0 < len(found) <= MOST_FILES or len({e.path for e in found}) < len(found):
@@ -60,7 +60,7 @@ def entries_of(folder: Path) -> list[FileEntry]:
     """The files of a model's folder; links and hidden files are left out.
 
     Raises:
-        InvalidInput: A name could not travel.
+        InvalidInput: As in `checked_entries`.
         OSError: A file can't be read.
     """
     return checked_entries(_scan(folder))
@@ -85,10 +85,10 @@ def digest_of(path: Path) -> str:
 
 
 def entries_from_sums(text: str) -> list[FileEntry]:
-    """What a file says that `sha256sum` has written.
+    """Parses a file written by `sha256sum`.
 
     Raises:
-        InvalidInput: It was not, or as in `checked_entries`.
+        InvalidInput: It is not such a file, or as in `checked_entries`.
     """
     entries = []
     for line in filter(None, map(str.rstrip, text.splitlines())):

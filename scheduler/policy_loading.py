@@ -1,6 +1,6 @@
-"""Policies from anywhere: the table, other distributions, a module, a file.
+"""Loads policies from the table, other distributions, a module or a file.
 
-`policies` is a pure room; the imports and files that a policy of someone else's needs are here.
+`policies` is a pure room, so the imports and file access that third-party policies need are here.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ GROUP = "laxity.policies"
 
 
 def load_policy(name: str, /, **options: Any) -> Policy:
-    """A policy by name.
+    """Makes a policy by name.
 
     Args:
         name: A key of `policies.POLICIES`, an entry point of the group `laxity.policies`,
-            `module:Class`, or `path/to/file.py:Class`, where the class may be left out if the
-            file has but one policy. A file is read anew each time.
-        options: The policy's own options. One that is a mapping with a `name` is itself a
-            policy, which the policy wraps.
+            `module:Class`, or `path/to/file.py:Class`, where the class may be left out if the file
+            has only one policy. A file is read again each time.
+        options: The policy's options. A mapping with a `name` among them is itself a policy, which
+            the new one wraps.
 
     Raises:
-        ValueError: No such policy, it can't be loaded, or not an option of it.
+        ValueError: There is no such policy, it can't be loaded, or it has no such option.
     """
     return build_policy(name, options, find_policy)
 
 
 def check_policy(policy: PolicyConfig, file: Path | None) -> Policy:
-    """The policy of a configuration.
+    """Makes the policy of a configuration.
 
     Args:
         policy: Its name and options.
-        file: Where they were read from.
+        file: The file they were read from; None for defaults.
 
     Raises:
-        ConfigError: There is none of that name, or it does not take the options.
+        ConfigError: There is no such policy, or it does not take the options.
     """
     try:
-        with redirect_stdout(sys.stderr):  # a policy may print while it is made
+        with redirect_stdout(sys.stderr):  # a policy may print while being made
             return load_policy(policy.name, **policy.options)
     except ValueError as error:
         source = str(file or "defaults")
@@ -65,9 +65,9 @@ def check_policy(policy: PolicyConfig, file: Path | None) -> Policy:
 
 
 def load_offered(name: str, /, **options: Any) -> Policy:
-    """The same, of a policy that is named from afar: no name has a file or module loaded.
+    """Like `load_policy`, for names from remote callers: loads no file and no module by name.
 
-    Neither has one of those that are wrapped, however deep.
+    The same holds for wrapped policies at any depth.
 
     Raises:
         ValueError: As in `load_policy`.
@@ -76,7 +76,7 @@ def load_offered(name: str, /, **options: Any) -> Policy:
 
 
 def find_policy(name: str) -> PolicyFactory:
-    """What makes the policy that a name means, as in `load_policy`.
+    """The factory of the policy with a name, as in `load_policy`.
 
     Raises:
         ValueError: There is none, or it can't be loaded.
@@ -92,18 +92,18 @@ def find_policy(name: str) -> PolicyFactory:
 
 
 def find_offered(name: str) -> PolicyFactory:
-    """What makes the policy that a name means, as in `load_offered`.
+    """The factory of the policy with a name, as in `load_offered`.
 
     Raises:
         ValueError: There is none, or it can't be loaded.
     """
     if (found := _known(name)) is not None:
         return found
-    raise _unknown(name, "one from a file or module is named in the configuration alone")
+    raise _unknown(name, "one from a file or module can be named in the configuration only")
 
 
 def _known(name: str) -> PolicyFactory | None:
-    """What makes the policy of a name in the table or of an entry point."""
+    """The factory of a policy in the table or of an entry point; None if there is none."""
     if name in POLICIES:
         return POLICIES[name]
     points = [point for point in entry_points(group=GROUP) if point.name == name]
@@ -117,13 +117,13 @@ def _unknown(name: str, otherwise: str) -> ValueError:
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
-    """The files that a policy and those that it wraps are read from, with what they hold now.
+    """The files that a policy and those it wraps are read from, with their current content.
 
-    One that can't be read is left out: why is told where it is loaded.
+    A file that can't be read is left out; loading it reports why.
 
     Args:
         name: As in `load_policy`.
-        options: The same.
+        options: As in `load_policy`.
     """
     where, _, _ = policy_place(name)
     found: dict[Path, bytes] = {}
@@ -166,7 +166,7 @@ def _file(name: str, path: Path) -> ModuleType:
 
 def _offered(name: str, points: list[EntryPoint]) -> PolicyFactory:
     values = sorted({point.value for point in points})
-    if len(values) > 1:  # which of them comes first is up to the file system
+    if len(values) > 1:  # their order depends on the file system
         who = " and ".join(sorted(f"{_giver(point)} ({point.value})" for point in points))
         raise ValueError(
             f"policy {name!r} is offered by {who}: uninstall all but one, or name it as "
@@ -198,7 +198,7 @@ def _module(name: str, where: str) -> ModuleType:
 def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
     if class_name:
         try:
-            found = attrgetter(class_name)(module)  # an entry point may name one within another
+            found = attrgetter(class_name)(module)  # an entry point may name a nested class
         except AttributeError:
             there = [n for n, made in vars(module).items() if inspect.isclass(made)]
             raise ValueError(
@@ -224,7 +224,7 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
 def _checked(name: str, found: Any) -> PolicyFactory:
     if not callable(found):
         told = f"is {found!r:.60}, which makes no policy"
-        if hasattr(found, "decide"):  # one for all schedulers could not begin anew
+        if hasattr(found, "decide"):  # an instance shared by all schedulers could not start fresh
             told = f"is one {type(found).__name__} for all schedulers; name its class"
         elif isinstance(found, ModuleType):
             told = f"is the module {found.__name__}; name a class in it, as {found.__name__}:Class"

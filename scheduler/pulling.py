@@ -1,4 +1,4 @@
-"""Getting a model from another box or a folder into a repository: all of it, or nothing."""
+"""Pulls a model from another box or a folder into a repository, completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from scheduler.model_files import (
 )
 
 BOX_SCHEMES = ("tcp", "tls", "unix")
-"""Those of a box's native door; any other is a folder's."""
+"""The schemes of a box's native door; any other scheme names a folder."""
 
 _NO_FOLDERS = ("memory", "data", "reference", "generic")
-"""What fsspec has beside places."""
+"""Schemes of fsspec that name no place."""
 
 _PATIENCE_S = 30.0
 _MOST_SUMS_BYTES = 1 << 20
 
 Progress = Callable[[str, int], None]
-"""Told the file and how many bytes of it came."""
+"""Called with a file's path and how many of its bytes have arrived."""
 
 
 class Source(Protocol):
     """Where a model's files come from."""
 
     def entries(self) -> list[FileEntry]:
-        """What files there are."""
+        """Lists the files."""
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """The bytes of one of them."""
+        """Yields the bytes of one file."""
 
 
 def source_of(url: str, model: str, token: str | None) -> Source:
-    """The source that a URL names: a box, or a folder anywhere that fsspec reaches.
+    """The source that a URL names: a box, or a folder anywhere that fsspec can reach.
 
     Raises:
-        InvalidInput: It names neither, or a place whose package isn't installed.
-        AddressError: It names a box in a way that no box has.
+        InvalidInput: It names neither, or needs a package that isn't installed.
+        AddressError: It is not a valid address of a box.
     """
     scheme, separator, _ = url.partition("://")
     if not separator and url.startswith((".", "/")):
@@ -63,15 +63,16 @@ def source_of(url: str, model: str, token: str | None) -> Source:
 
 
 class Folder:
-    """A folder of models, each with a file SHA256SUMS that `sha256sum` has made there.
+    """A folder of models, each with a file SHA256SUMS written by `sha256sum`.
 
     Args:
-        url: The folder's: https://, s3://, gs://, ssh://, file:// and whatever else fsspec has, or
-            finds installed. Keys are found where that package looks for them.
-        model: Whose files.
+        url: The folder's URL: https://, s3://, gs://, ssh://, file:// or any other scheme that
+            fsspec has or finds installed. Credentials are found where the scheme's package looks
+            for them.
+        model: The model to fetch.
 
     Raises:
-        InvalidInput: fsspec knows no such scheme, or what it takes isn't installed.
+        InvalidInput: fsspec knows no such scheme, or the package for it isn't installed.
     """
 
     def __init__(self, url: str, model: str) -> None:
@@ -83,7 +84,7 @@ class Folder:
         self._url = f"{_without_secrets(url).rstrip('/')}/{model}"
 
     def entries(self) -> list[FileEntry]:
-        """What SHA256SUMS names."""
+        """The files that SHA256SUMS names."""
         text = b""
         for chunk in self._read("SHA256SUMS"):
             text += chunk
@@ -92,7 +93,7 @@ class Folder:
         return entries_from_sums(text.decode("utf-8", "replace"))
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """The bytes of a file."""
+        """Yields the bytes of a file."""
         return self._read(entry.path)
 
     def _read(self, path: str) -> Iterator[bytes]:
@@ -100,30 +101,31 @@ class Folder:
             with self._files.open(f"{self._path}/{path}", "rb") as file:
                 while chunk := file.read(CHUNK_BYTES):
                     yield chunk
-        except Exception as error:  # each package has its own
-            # Over HTTP whatever happens is a FileNotFoundError, with the truth as its cause.
+        except Exception as error:  # each package raises its own
+            # Over HTTP every failure is a FileNotFoundError with the real error as its cause.
             truth = error.__cause__ or error
             told = f"{type(truth).__name__}: {truth}".replace(self._path, self._url)
             raise Unavailable(f"{self._url}/{path}: {told}") from None
 
 
 def _file_system(scheme: str, url: str) -> tuple[Any, str]:
-    """What fsspec reaches a URL's place with, and the path there."""
-    # Here, because other commands don't want to wait for it.
+    """The fsspec file system of a URL, and the path in it."""
+    # Imported here, so that other commands don't wait for it.
     from fsspec.core import url_to_fs
     from fsspec.registry import available_protocols, known_implementations
 
     known = known_implementations.get(scheme)
     if scheme in _NO_FOLDERS or scheme not in available_protocols():
         raise InvalidInput(
-            f"{scheme}:// is nothing that a model can come from; a box is HOST:PORT or tls://…, a "
+            f"a model can't be pulled from {scheme}://; a box is HOST:PORT or tls://…, a "
             "folder https://, s3://, gs://, abfs://, ssh://, file:// or another scheme of fsspec"
         )
     options: dict[str, Any] = {}
     if scheme in ("http", "https"):
         from aiohttp import ClientTimeout
 
-        # Without a block size the file comes in one piece, from servers without ranges too.
+        # With block size 0 the file arrives as one stream, even from servers without range
+        # requests.
         patience = ClientTimeout(total=None, sock_connect=_PATIENCE_S, sock_read=_PATIENCE_S)
         options = {"block_size": 0, "client_kwargs": {"timeout": patience}}
     try:
@@ -131,7 +133,7 @@ def _file_system(scheme: str, url: str) -> tuple[Any, str]:
         return files, str(path)
     except ImportError as error:
         wanted = known["err"] if known and "err" in known else str(error)
-        raise InvalidInput(f"{scheme}:// takes a package that isn't installed: {wanted}") from None
+        raise InvalidInput(f"{scheme}:// needs a package that isn't installed: {wanted}") from None
     except Exception as error:  # as in `Folder`
         told = f"{type(error).__name__}: {error}".replace(url, _without_secrets(url))
         raise Unavailable(f"{_without_secrets(url)}: {told}") from None
@@ -145,19 +147,19 @@ def _without_secrets(url: str) -> str:
 
 
 class BoxSource:
-    """Another box, asked by the native protocol.
+    """Another box, asked over the native protocol.
 
     Args:
-        address: Its native door.
-        model: Whose files.
-        token: What is shown there; its owner needs the scope `peer`.
+        address: The address of its native door.
+        model: The model to fetch.
+        token: The token to show there; its tenant needs the scope `peer`.
     """
 
     def __init__(self, address: Address, model: str, token: str | None) -> None:
         self._address, self._model, self._token = address, model, token
 
     def entries(self) -> list[FileEntry]:
-        """What files the box says there are."""
+        """Asks the box for its list of files."""
         value, _ = asyncio.run(self._ask({"t": "model_files"}))
         try:
             return checked_entries(FileEntry(str(p), str(d), int(s)) for p, d, s in value)
@@ -165,7 +167,7 @@ class BoxSource:
             raise Unavailable(f"{self._address} gave no list of files: {error}") from None
 
     def chunks(self, entry: FileEntry) -> Iterator[bytes]:
-        """The bytes of a file, as long as more come than were there."""
+        """Yields the bytes of a file, until the box sends no more."""
         offset = 0
         while chunk := asyncio.run(
             self._ask({"t": "model_file", "path": entry.path, "offset": offset})
@@ -196,7 +198,7 @@ class BoxSource:
                 return await asyncio.wait_for(answer, _PATIENCE_S)
             finally:
                 connection.close()
-                await asyncio.sleep(0)  # it closes in the loop's next turn
+                await asyncio.sleep(0)  # the connection closes in the loop's next iteration
         except (OSError, asyncio.TimeoutError) as error:
             raise Unavailable(f"{self._address}: {error or 'no answer'}") from None
 
@@ -209,23 +211,23 @@ def pull(
     check: Callable[[Path], str | None],
     progress: Progress = lambda _path, _size: None,
 ) -> bool:
-    """Puts a model into a repository; nothing of it is to be seen there before all is verified.
+    """Puts a model into a repository; nothing of it appears there before all of it is verified.
 
     Args:
         source: Where it comes from.
         root: The repository.
-        model: Its name, checked to be one.
-        most_bytes: How much it may be in all.
-        check: Says what is wrong with a repository that holds it, if anything.
-        progress: Told what comes.
+        model: Its name, already validated.
+        most_bytes: The most that its files may be in total.
+        check: Given the folder that holds the model, says what is wrong with it, or returns None.
+        progress: Called as bytes arrive.
 
     Returns:
-        False where the very same files were there already.
+        False if the very same files were there already.
 
     Raises:
-        InvalidInput: Other files of that name are there, a digest is not as promised, it is too
-            large, or no model.
-        Unavailable: The source is not there, or fails.
+        InvalidInput: Other files are there under that name, a digest does not match, or the files
+            are too large or no model.
+        Unavailable: The source can't be reached, or fails.
         OSError: The repository can't be written to.
     """
     entries = source.entries()
@@ -243,13 +245,13 @@ def pull(
             left -= _fetch(source, entry, folder / model / entry.path, left, progress)
         problem = check(folder)
         if problem is not None:
-            raise InvalidInput(f"what came is no model {model!r}: {problem}")
+            raise InvalidInput(f"the files received are no valid model {model!r}: {problem}")
         os.rename(folder / model, place)
         _sync(root)
         return True
     except OSError as error:
         if place.exists():
-            raise InvalidInput(f"{place} came into being meanwhile; nothing is replaced") from error
+            raise InvalidInput(f"{place} was created meanwhile; nothing is replaced") from error
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -260,21 +262,21 @@ def _digests(entries: list[FileEntry]) -> dict[str, str]:
 
 
 def _fetch(source: Source, entry: FileEntry, path: Path, most: int, progress: Progress) -> int:
-    """Writes one file; how many bytes it has."""
+    """Writes one file and returns its size in bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as file:
         for chunk in source.chunks(entry):
             size += len(chunk)
             if size > most:
-                raise InvalidInput(f"{entry.path} and what came before it are beyond the limit")
+                raise InvalidInput(f"{entry.path} and the files before it exceed the limit")
             digest.update(chunk)
             file.write(chunk)
             progress(entry.path, size)
         file.flush()
         os.fsync(file.fileno())
     if digest.hexdigest() != entry.sha256:
-        raise InvalidInput(f"{entry.path} is not what was promised: its SHA-256 is another one")
+        raise InvalidInput(f"{entry.path} does not have the promised SHA-256")
     return size
 
 

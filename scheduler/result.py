@@ -1,4 +1,4 @@
-"""What a caller gets for a request that ended well."""
+"""What a caller gets for a request that succeeded."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from scheduler.texts import dtype_name
 
 
 class Timing(NamedTuple):
-    """Where the time of a request went on the box that answered, in nanoseconds.
+    """How a request's time was spent on the box that answered, in nanoseconds.
 
     Attributes:
-        queue_ns: From admission until a target took it.
+        queue_ns: From admission to dispatch to a target.
         transfer_ns: Moving tensors to the target and back.
         execute_ns: The runtime's own time for the batch.
-        total_ns: From the frame's arrival at the box until the answer was written.
+        total_ns: From the frame's arrival at the box to the writing of the answer.
     """
 
     queue_ns: int
@@ -32,9 +32,9 @@ class Timing(NamedTuple):
 
 
 def with_restoring(timing_ns: tuple[int, int, int, int], restore_ns: int) -> Timing:
-    """The timing of a request whose inputs had to be had back from a smaller form first.
+    """Adds the time that restoring inputs from a smaller form took to a request's timing.
 
-    That is a part of moving tensors.
+    It counts as transfer.
     """
     queue_ns, transfer_ns, execute_ns, total_ns = timing_ns
     return Timing(queue_ns, transfer_ns + restore_ns, execute_ns, total_ns + restore_ns)
@@ -42,21 +42,21 @@ def with_restoring(timing_ns: tuple[int, int, int, int], restore_ns: int) -> Tim
 
 @dataclass(slots=True, eq=False, repr=False)
 class Result:
-    """The outputs of one inference and how it went.
+    """The outputs of one inference, and how it went.
 
     Attributes:
-        outputs: Arrays by output name. They are views over the received bytes and may be
-            read-only; copy one to change it.
-        outcome: `completed`, or `late` where the caller accepted that.
-        target: Where it ran, e.g. `gpu:0`, a peer's or a cloud's name. `cache` where the same had
-            been asked before, `cache (running)` where another asked it at the same time, and
-            `cache (near)` where the answer is that to a nearly equal input.
-        variant: The model's variant that ran.
-        runtime: What ran it there.
+        outputs: Arrays by output name. They are views of the received bytes and may be read-only;
+            copy an array to change it.
+        outcome: `completed`, or `late` if the caller accepts that.
+        target: Where it ran, e.g. `gpu:0`, or the name of a peer or cloud. `cache` if the result
+            was cached, `cache (running)` if an identical request was already running, and `cache
+            (near)` if the result is that of a nearly equal input.
+        variant: The variant of the model that ran.
+        runtime: The runtime that ran it.
         batch: How many requests shared its batch.
-        timing: Where the time went.
-        notes: What else there is to know of how the outputs came about, e.g. that the inputs
-            travelled with less precision; empty for most.
+        timing: How the time was spent.
+        notes: Further facts about how the outputs were made, e.g. that the inputs travelled with
+            less precision; usually empty.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -72,7 +72,7 @@ class Result:
         """The output called `name`.
 
         Raises:
-            KeyError: There is no such output; the message names those there are.
+            KeyError: There is no such output; the message names the outputs.
         """
         try:
             return self.outputs[name]
@@ -81,7 +81,7 @@ class Result:
             raise KeyError(f"no output {name!r}; there are {names}") from None
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the outputs, which `in` looks through as well."""
+        """Iterates over the names of the outputs; `in` uses this too."""
         return iter(self.outputs)
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Result:
 
     @property
     def late(self) -> bool:
-        """True when it came after the deadline."""
+        """Whether it came after the deadline."""
         return self.outcome is Outcome.LATE
 
 
@@ -105,10 +105,10 @@ _OUTCOMES = {outcome.value: outcome for outcome in (Outcome.COMPLETED, Outcome.L
 
 
 def result_from(header: wire.Header, body: wire.Body | None) -> Result:
-    """The result that a `result` message carries.
+    """Decodes the result of a `result` message.
 
     Raises:
-        InvalidInput: The message is not what the protocol says.
+        InvalidInput: The message does not follow the protocol.
     """
     try:
         queue_ns, transfer_ns, execute_ns, total_ns = map(index, header["timing"])

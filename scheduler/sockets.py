@@ -1,22 +1,22 @@
-"""What a TCP connection is told: small messages at once, and no waiting for who is gone."""
+"""TCP options: send small messages at once, and give up on connections whose peer is gone."""
 
 from __future__ import annotations
 
 import socket
 
 CLIENT_GIVES_UP_MS = 5_000
-"""A client's connection over which nothing gets through for so long is given up for a new one.
+"""How long nothing may get through on a client's connection before it is replaced by a new one.
 
-TCP would try again ever more seldom, and then deliver first what nobody waits for any more.
+TCP would retry less and less often, and then first deliver messages that nobody waits for any more.
 """
 
 DOOR_GIVES_UP_MS = 30_000
-"""The same at the box, where who takes nothing may be there all the same, and only be slow."""
+"""The same at the box. It is longer, because a client that reads nothing may only be slow."""
 
 _OPTIONS = {
     "TCP_NODELAY": 1,
-    # Silent ones are asked whether anybody is there. Who vanished says nothing, and its connection
-    # would be held for ever.
+    # Idle connections are probed. A peer that vanished sends nothing, and its connection would be
+    # kept for ever.
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 3,
@@ -24,14 +24,14 @@ _OPTIONS = {
 
 
 def set_up_tcp(sock: socket.socket, gives_up_ms: int, **more: int) -> None:
-    """Sets the options of a connection that has just been opened; leaves unix sockets alone.
+    """Sets the options of a newly opened connection; leaves unix sockets unchanged.
 
-    Systems other than Linux do without those that they lack.
+    Options that the operating system lacks are skipped.
 
     Args:
-        sock: The connection's.
-        gives_up_ms: How long what was sent may stay unacknowledged (`TCP_USER_TIMEOUT`).
-        **more: Other options of TCP.
+        sock: The connection's socket.
+        gives_up_ms: How long sent data may stay unacknowledged (`TCP_USER_TIMEOUT`).
+        **more: Further TCP options.
     """
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return

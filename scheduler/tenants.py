@@ -1,4 +1,4 @@
-"""Who may come in, and how far: tenants, their tokens and certificates, and the file of them."""
+"""Authentication and authorisation: tenants, their tokens and certificates, and their file."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _HASH_WANTED = (
 
 
 def new_token() -> str:
-    """A fresh token of 256 random bits, safe in headers and shells."""
+    """A new token of 256 random bits, safe in headers and shells."""
     return "lx_" + secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 def hash_of(token: str) -> str:
-    """What is kept of a token.
+    """The hash that is stored for a token.
 
-    Tokens are random and long, so one round of SHA-256 can't be reversed by guessing, and costs a
-    request a microsecond where a password hash would cost milliseconds.
+    Tokens are random and long, so one round of SHA-256 can't be reversed by guessing. It costs a
+    request a microsecond; a password hash would cost milliseconds.
     """
     return HASH_PREFIX + hashlib.sha256(token.encode()).hexdigest()
 
@@ -53,72 +53,72 @@ def _checked_hash(text: str) -> str:
 
 
 class Tenant(BaseModel):
-    """One party that sends requests, and what it may have."""
+    """A party that sends requests, and what it may use."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-    """Lower-case letters, digits, dots and dashes."""
+    """Lower-case letters, digits, dots, dashes and underscores."""
 
     tokens: tuple[Annotated[str, AfterValidator(_checked_hash), Unquoted()], ...] = ()
-    """Hashes of its tokens, as `laxity token` prints them. Two at a time make a rotation."""
+    """Hashes of its tokens, as `laxity token` prints them. List two during a rotation."""
 
     certificates: tuple[str, ...] = ()
     """Names (subject CN, or DNS or URI alternative names) of its client certificates."""
 
     models: tuple[str, ...] = ("*",)
-    """The models it may use; * stands for any letters."""
+    """The models it may use; * matches any characters."""
 
     scopes: tuple[Scope, ...] = ("infer",)
-    """infer; tasks: keep durable tasks on its disk; shared_memory: name memory of the box; metrics:
-    read how the whole box is; peer: be another box of the site; admin: load and unload models,
-    swap policy."""
+    """infer: send requests; tasks: keep durable tasks on the box's disk; shared_memory: use shared
+    memory of the box; metrics: read the state of the whole box; peer: act as another box of the
+    site; admin: load and unload models, swap the policy."""
 
     rate_per_s: Annotated[float, Field(ge=1e-6, le=1e9)] | None = None
     """Requests per second, on average."""
 
     burst: Annotated[int, Field(ge=1)] = 32
-    """How many may come at once, beyond the average."""
+    """How many requests may arrive at once, beyond the average rate."""
 
     concurrency: Annotated[int, Field(ge=1)] | None = None
-    """Requests held at once."""
+    """The most requests in flight at once."""
 
     connections: Annotated[int, Field(ge=1)] | None = None
-    """Connections at once: those to the native door, and those to each HTTP process on which a
-    request is under way. Half of limits.connections, unless it says otherwise."""
+    """The most connections at once: to the native door, and to each HTTP process those with a
+    request in flight. Half of limits.connections by default."""
 
     queue_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The part of limits.queue_requests and limits.queue_mb that it may fill, and of
-    durable.max_tasks and durable.max_mb."""
+    """The share of limits.queue_requests, limits.queue_mb, durable.max_tasks and durable.max_mb
+    that it may use."""
 
     max_priority: Annotated[int, Field(ge=0, le=LOWEST_PRIORITY)] = 0
     """The most urgent priority it may ask for, from 0 (any) to 7."""
 
     default_deadline_ms: Annotated[float, Field(gt=0)] | None = None
-    """The deadline of its requests that name none."""
+    """The deadline of its requests that set none."""
 
     def check_scope(self, scope: Scope) -> None:
-        """Nothing, where the tenant has that scope.
+        """Checks that the tenant has a scope.
 
         Raises:
-            Forbidden: It has not.
+            Forbidden: It does not have the scope.
         """
         if scope not in self.scopes:
             raise Forbidden(f"{self.name!r} does not have the scope {scope!r}")
 
     def sees(self, model: str) -> bool:
-        """Whether the tenant may use that model; it hears of no other one."""
+        """Whether the tenant may use that model; it is not told of any other."""
         return self.models == ("*",) or any(fnmatchcase(model, name) for name in self.models)
 
     def check_model(self, model: str, known: Container[str] | None = None) -> None:
-        """Nothing, where the tenant may use that model.
+        """Checks that the tenant may use a model.
 
         Args:
             model: The model.
-            known: Those that there are; None where somebody else looks for it.
+            known: The existing models; None if existence is checked elsewhere.
 
         Raises:
-            ModelNotFound: It may not, or there is none; in words that do not tell which.
+            ModelNotFound: It may not, or the model does not exist; the message does not tell which.
         """
         if self.models == ("*",):
             return
@@ -129,7 +129,7 @@ class Tenant(BaseModel):
         """The priority that a request gets.
 
         Raises:
-            Forbidden: It asks to be more urgent than the tenant may be.
+            Forbidden: It asks for a more urgent priority than the tenant may use.
         """
         if asked is None:
             return max(DEFAULT_PRIORITY, self.max_priority)
@@ -141,14 +141,14 @@ class Tenant(BaseModel):
 
 
 ANYONE = Tenant(name="anyone", scopes=("infer", "tasks", "shared_memory", "metrics"))
-"""Who comes in where no token is asked for; shared memory has a switch of its own."""
+"""The tenant of callers where no token is required; shared memory has a switch of its own."""
 
 OWNER = Tenant(name="owner", scopes=("infer", "tasks", "shared_memory", "metrics", "peer", "admin"))
-"""Whom the permissions of a unix socket let in, or who shows the box's one token."""
+"""The tenant of callers that a unix socket's permissions let in, or that show the box's token."""
 
 
 UNCOUNTED = frozenset((ANYONE.name, OWNER.name))
-"""Those who may have all that the box has."""
+"""The tenants whose use is not limited."""
 
 
 class TenantsFile(BaseModel):
@@ -157,21 +157,21 @@ class TenantsFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     tenants: tuple[Tenant, ...]
-    """Those who may come in; each with tokens or certificates."""
+    """The tenants that have access, each with tokens or certificates."""
 
 
 class Access:
-    """Tells who is at the door.
+    """Identifies callers.
 
     Args:
-        tenants: Those who may come in; nobody else may, unless there are none.
+        tenants: The tenants that have access. If there are none, everybody has.
 
     Attributes:
-        required: Whether callers have to show who they are.
+        required: Whether callers must authenticate.
     """
 
     def __init__(self, tenants: Iterable[Tenant] = ()) -> None:
-        """Knows its tenants by name, token and certificate."""
+        """Indexes the tenants by name, token and certificate."""
         self._by_name = {tenant.name: tenant for tenant in tenants}
         self.required = bool(self._by_name)
         self._hashes = [
@@ -184,10 +184,10 @@ class Access:
         }
 
     def by_token(self, token: str | None) -> Tenant:
-        """Whose token that is; every known hash is compared, in constant time.
+        """The tenant that a token belongs to; every known hash is compared, in constant time.
 
         Raises:
-            Unauthorized: Nobody's.
+            Unauthorized: No tenant has it.
         """
         found: Tenant | None = None
         if token is not None and len(token) <= LONGEST_TOKEN:
@@ -200,26 +200,26 @@ class Access:
         return found
 
     def by_certificate(self, names: Iterable[str]) -> Tenant | None:
-        """Whose client certificate has one of these names; None when nobody's."""
+        """The tenant whose client certificate has one of these names; None if there is none."""
         return next(
             (self._certificates[name] for name in names if name in self._certificates), None
         )
 
     def by_token_or_certificate(self, token: Any, names: Iterable[str]) -> Tenant:
-        """Whose token that is or, where none is shown, whose client certificate.
+        """The tenant of a token or, if none is shown, of a client certificate.
 
         Raises:
-            Unauthorized: Nobody's.
+            Unauthorized: No tenant has them.
         """
         if token is None and (tenant := self.by_certificate(names)) is not None:
             return tenant
         return self.by_token(token if isinstance(token, str) else None)
 
     def by_name(self, name: str) -> Tenant:
-        """The tenant that an earlier look-up gave, as it is by now.
+        """The current state of a tenant from an earlier look-up.
 
         Raises:
-            Unauthorized: It has been removed meanwhile.
+            Unauthorized: It has been removed since.
         """
         tenant = self._by_name.get(name) or _UNLISTED.get(name)
         if tenant is None:
@@ -231,7 +231,7 @@ _UNLISTED = {tenant.name: tenant for tenant in (ANYONE, OWNER)}
 
 
 def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
-    """Who may come in by the files of the configuration.
+    """Loads the access rules from the files that the configuration names.
 
     Raises:
         ConfigError: A file can't be used; the message says what would be right.
@@ -246,11 +246,11 @@ def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
 
 
 def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
-    """The tenants of a file.
+    """Reads the tenants of a file.
 
     Args:
         path: The file.
-        own: Hashes of tokens that are the owner's.
+        own: Hashes of the owner's tokens.
 
     Raises:
         ConfigError: With every mistake in the file, and its line.
@@ -263,7 +263,7 @@ def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
         found = [_without_secrets(problem) for problem in problems_of(error, TenantsFile, node)]
         raise ConfigError(str(path), found) from None
     if not tenants:
-        raise ConfigError(str(path), [Problem("tenants", "names nobody, so nobody could come in")])
+        raise ConfigError(str(path), [Problem("tenants", "lists none, so nobody could connect")])
     problems = [
         Problem(f"tenants[{index}].name", f"{tenant.name!r} is taken")
         for index, tenant in enumerate(tenants)
@@ -277,7 +277,7 @@ def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
 
 
 def _taken(key: str, shown: Iterable[Sequence[str]], own: Iterable[str]) -> list[Problem]:
-    """Problems with what two tenants would show, so that nobody could say which of them it is."""
+    """Problems with tokens or certificates that two tenants share, which would be ambiguous."""
     seen = set(own)
     found = []
     for index, marks in enumerate(shown):
@@ -289,17 +289,17 @@ def _taken(key: str, shown: Iterable[Sequence[str]], own: Iterable[str]) -> list
 
 
 def _without_secrets(problem: Problem) -> Problem:
-    """A problem whose message can't hold a token that was put in a hash's place."""
+    """The problem, with a message that can't contain a token written in place of a hash."""
     if ".tokens" not in problem.place:
         return problem
     return replace(problem, message=f"should be a list of hashes: {_HASH_WANTED}")
 
 
 def _read_token_hash(path: Path) -> str:
-    """The hash of the one token of a box; the file holds either.
+    """The hash of the box's single token; the file holds the token or its hash.
 
     Raises:
-        ConfigError: What it holds is neither.
+        ConfigError: It holds neither.
     """
     text = read_secret(path, "token_file").strip()
     if text.startswith(HASH_PREFIX):
@@ -314,10 +314,10 @@ def _read_token_hash(path: Path) -> str:
 
 
 def read_token(path: Path, key: str) -> str:
-    """The token itself that a file holds, to be shown to others.
+    """Reads a token, not its hash, from a file, to be shown to others.
 
     Raises:
-        ConfigError: The file can't be used, or holds a hash.
+        ConfigError: The file can't be used, or holds a hash or no token.
     """
     text = read_secret(path, key).strip()
     if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
@@ -327,14 +327,14 @@ def read_token(path: Path, key: str) -> str:
 
 
 def read_secret(path: Path, key: str) -> str:
-    """The text of a file that its owner alone may use.
+    """Reads a text file that only its owner may access.
 
     Args:
         path: The file.
         key: The key of the configuration that names it.
 
     Raises:
-        ConfigError: It can't be read, or others may read it as well.
+        ConfigError: It can't be read, or others may access it too.
     """
     try:
         others = path.stat().st_mode & 0o077
@@ -343,6 +343,6 @@ def read_secret(path: Path, key: str) -> str:
         told = getattr(error, "strerror", None) or error
         raise ConfigError(str(path), [Problem(key, f"can't be read: {told}")]) from None
     if others:
-        message = f"others than its owner may use it; run: chmod 600 {path}"
+        message = f"others than its owner may access it; run: chmod 600 {path}"
         raise ConfigError(str(path), [Problem(key, message)])
     return text

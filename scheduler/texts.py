@@ -1,4 +1,4 @@
-"""Tensors of text: from what NumPy and people have to what travels, and back."""
+"""Tensors of text: conversion between NumPy's forms and the form on the wire."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from scheduler.errors import InvalidInput
 Array = NDArray[Any]
 
 MOST_ELEMENTS = 1 << 20
-"""So many texts may be in one tensor: as objects each takes some 40 bytes, however short it is."""
+"""The most texts in one tensor: as an object each takes some 40 bytes, however short it is."""
 
 _MOST_FILLED = 4
 _LITTLE_BYTES = 1 << 20
 
 _OF_OBJECTS = "OT"
-"""The kinds of arrays that hold Python's objects, or NumPy's strings of any length."""
+"""The dtype kinds of Python objects and of NumPy's variable-length strings."""
 
 
 def as_text(name: str, array: Array) -> Array:
-    """Text as it travels: bytes of one length, UTF-8 where it was str.
+    """Converts text to its form on the wire: bytes of one length, UTF-8 if it was str.
 
     Args:
-        name: What the tensor is called in an error.
-        array: Of str or bytes, as a dtype of NumPy's or as objects.
+        name: The tensor's name, for errors.
+        array: Text as str or bytes, in a NumPy dtype or as objects.
 
     Raises:
-        InvalidInput: It holds something else, or a text that ends with a zero.
+        InvalidInput: It holds something else, or a text that ends with a zero byte.
     """
     if array.dtype.kind == "U":
         try:
             return np.char.encode(array, "utf-8")
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"tensor {name!r} holds what is no text: {error}") from None
+            raise InvalidInput(f"tensor {name!r} holds invalid text: {error}") from None
     if array.dtype.kind in _OF_OBJECTS:
         return of_elements(name, array.ravel().tolist(), array.shape)
     if array.dtype.kind != "S":
@@ -47,16 +47,16 @@ def as_text(name: str, array: Array) -> Array:
 
 
 def of_elements(name: str, elements: Sequence[Any], shape: Sequence[int]) -> Array:
-    """A tensor of text from its elements, str or bytes, in row-major order.
+    """Makes a tensor of text from its elements, str or bytes, in row-major order.
 
     Raises:
-        InvalidInput: One is neither, or ends with a zero; or they are many and of such unequal
-            lengths that most of the tensor would be filling.
+        InvalidInput: An element is neither or ends with a zero byte, or the lengths are so unequal
+            that most of a large tensor would be padding.
     """
     try:
         raws = [each.encode() if isinstance(each, str) else each for each in elements]
     except UnicodeEncodeError as error:
-        raise InvalidInput(f"tensor {name!r} holds what is no text: {error}") from None
+        raise InvalidInput(f"tensor {name!r} holds invalid text: {error}") from None
     for raw in raws:
         if not isinstance(raw, bytes):
             raise InvalidInput(
@@ -69,25 +69,25 @@ def of_elements(name: str, elements: Sequence[Any], shape: Sequence[int]) -> Arr
     filled = longest * len(raws)
     if filled > max(_LITTLE_BYTES, _MOST_FILLED * sum(map(len, raws))):
         raise InvalidInput(
-            f"tensor {name!r} holds {len(raws)} texts of up to {longest} bytes: filled up to the "
-            f"longest they take {filled} bytes; send long ones apart"
+            f"tensor {name!r} holds {len(raws)} texts of up to {longest} bytes: padded to the "
+            f"longest they take {filled} bytes; send long ones separately"
         )
     return np.array(raws, f"S{longest}").reshape(shape)
 
 
 def check_utf8(name: str, array: Array) -> None:
-    """Nothing, where each element of a tensor of bytes is text.
+    """Checks that each element of a tensor of bytes is valid UTF-8.
 
     Raises:
-        InvalidInput: One is not, or there are too many.
+        InvalidInput: One is not, or there are too many elements.
     """
     if array.size > MOST_ELEMENTS:
         most = f"a tensor may hold {MOST_ELEMENTS:,}"
         raise InvalidInput(f"tensor {name!r} holds {array.size:,} texts; {most}")
     rows = np.ascontiguousarray(array).reshape(-1, 1).view(np.uint8)
     try:
-        # All at once, since that is ten times as fast as each by itself: it is enough if none
-        # begins in the middle of a character.
+        # Decoding all at once is ten times as fast as one by one. It suffices if no element begins
+        # in the middle of a character.
         rows.tobytes().decode()
     except UnicodeDecodeError as error:
         raise InvalidInput(f"tensor {name!r} holds bytes that are no UTF-8: {error}") from None
@@ -96,10 +96,10 @@ def check_utf8(name: str, array: Array) -> None:
 
 
 def decoded(array: Array) -> Array:
-    """Text as str, with a sign for what is no UTF-8; any other tensor as it is."""
+    """Text as str, with a replacement character for invalid UTF-8; other tensors unchanged."""
     return np.char.decode(array, "utf-8", "replace") if array.dtype.kind == "S" else array
 
 
 def dtype_name(array: Array) -> str:
-    """The dtype of a tensor in the words of a signature."""
+    """A tensor's dtype as a signature names it."""
     return STRING if array.dtype.kind == "S" else array.dtype.name

@@ -1,11 +1,11 @@
-"""The native protocol: bytes in, frames out, and back. No sockets, no clock.
+"""The native protocol: encoding and decoding of frames. No sockets, no clock.
 
 A frame is a prefix of two little-endian uint32 (header bytes, body bytes), a msgpack map (the
-header) and raw tensor bytes (the body). Tensors lie in the body in the order of the header's
+header) and raw tensor bytes (the body). Tensors are stored in the body in the order of the header's
 list of `[name, dtype, shape]`, each starting at a multiple of `ALIGNMENT`.
 
-Everything that decides whether bytes are acceptable is in this file. A `ProtocolError` means
-that the stream can't be followed any further; an `InvalidInput` concerns one frame only.
+All checks of whether bytes are acceptable are in this file. A `ProtocolError` means that the stream
+can't be parsed any further; an `InvalidInput` concerns one frame only.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ MAX_TENSORS = 256
 MAX_DIMENSIONS = 16
 PREFIX = struct.Struct("<II")
 ANSWER_BYTES = 1 << 30
-"""The most that the tensors of one answer take: at more a client would hang up."""
+"""The most that the tensors of one answer may take; a client would close the connection at more."""
 
 _CHUNK_BYTES = 256 * 1024
-# What is read before a large body's header is known has to be copied, so it is not too much.
+# Bytes of a large body that are read before its header is known must be copied, so this is small.
 _READ_BYTES = 64 * 1024
 _JOIN_BYTES = 32 * 1024
-# One read goes on for as long as the sender keeps up, and an event loop with it: longer bodies than
-# a megabyte come in pieces, between which others have a turn.
+# One read lasts as long as the sender keeps up, and blocks the event loop. So a body of more than a
+# megabyte is read in pieces, between which other tasks run.
 _WHOLE_BYTES = 1024 * 1024
 _PIECE_BYTES = 256 * 1024
 _MAX_BUDGET_NS = 2**62
 _MAX_DIMENSION = 2**32
 _MOST_EMPTY = 2**40
-"""NumPy can't have a larger shape, even of nothing, and a size of one dimension says little."""
-# A dtype's name takes longer to make than all the rest of a small tensor.
+"""The limit for shapes of empty tensors: NumPy can't represent larger ones even without elements,
+and a limit per dimension is not enough."""
+# Making a dtype's name takes longer than everything else for a small tensor.
 _NAMES: dict[np.dtype[Any], str] = {np.dtype(name): name for name in DTYPES}
 
 Header = dict[str, Any]
@@ -62,21 +63,20 @@ class FrameLimits:
 
 
 def allocate(_header: Header, body_bytes: int) -> memoryview:
-    """Fresh memory for one body; not zeroed, because the reader fills all of it."""
+    """New memory for one body; not zeroed, because the reader fills all of it."""
     return np.empty(body_bytes, np.uint8).data
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, with large bodies read in place.
+    """Splits a byte stream into frames; large bodies are read in place.
 
-    The caller asks `get_buffer` where the next bytes go, fills some of it, and says how many
-    to `advance`, which returns the frames that are complete. `allocate` is called once per
-    body that does not fit the reader's own buffer, with the header and the body's size; it
-    returns the memory to fill, or None to have the body skipped (the frame then comes with
-    body None).
+    The caller gets a buffer for the next bytes from `get_buffer`, fills some of it, and passes the
+    count to `advance`, which returns the frames that are complete. `allocate` is called once per
+    body that does not fit the reader's own buffer, with the header and the body's size. It returns
+    the memory to fill, or None to skip the body (the frame then has body None).
 
     Attributes:
-        header_bytes: What the headers of all frames had that have come.
+        header_bytes: The total size of the headers received so far.
     """
 
     def __init__(self, limits: FrameLimits, allocate: Allocate = allocate) -> None:
@@ -94,20 +94,20 @@ class FrameReader:
 
     @property
     def at_boundary(self) -> bool:
-        """True when no part of a frame is held."""
+        """Whether no part of a frame is buffered."""
         return self._header is None and self._start == self._end
 
     @property
     def held_bytes(self) -> int:
-        """What is there of a large body that is coming in; 0 between frames."""
+        """How many bytes of an incoming large body have arrived; 0 between frames."""
         return 0 if self._body is None else len(self._body) - self._missing
 
     def skip(self) -> None:
-        """Has the rest of the body that is coming in skipped, and lets go of what is there."""
+        """Skips the rest of the incoming body, and releases what has arrived."""
         self._body = None
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes of the stream go; never empty."""
+        """The buffer for the next bytes of the stream; never empty."""
         if self._header is None:
             return self._chunk[self._end : self._end + _READ_BYTES]
         if self._body is None:
@@ -118,10 +118,10 @@ class FrameReader:
         return self._body[start:]
 
     def advance(self, count: int) -> list[tuple[Header, Body | None]]:
-        """Takes note of `count` new bytes in the last buffer; the frames now complete.
+        """Processes `count` new bytes in the last buffer, and returns the frames now complete.
 
         Raises:
-            ProtocolError: The stream can't be followed; close the connection.
+            ProtocolError: The stream can't be parsed; close the connection.
         """
         if self._header is not None:
             self._missing -= count
@@ -197,13 +197,13 @@ def _unpack_header(raw: memoryview) -> Header:
 
 
 def encode(header: Header, buffers: Sequence[Any] = ()) -> list[Any]:
-    """The buffers that make one frame, ready for `writelines`.
+    """Encodes one frame as buffers, ready for `writelines`.
 
-    Small frames come as one `bytes`; large tensors are not copied.
+    A small frame is one `bytes`; large tensors are not copied.
 
     Args:
-        header: The message; must be msgpack-able.
-        buffers: The body's parts, as `pack_tensors` gives them.
+        header: The message; must be serialisable with msgpack.
+        buffers: The body's parts, as `pack_tensors` returns them.
     """
     packed = msgpack.packb(header)
     body_bytes = sum(map(len, buffers))
@@ -214,11 +214,10 @@ def encode(header: Header, buffers: Sequence[Any] = ()) -> list[Any]:
 def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], list[Any]]:
     """The header's tensor list and the body's buffers for named arrays.
 
-    Arrays of numbers that are contiguous and little-endian are not copied, and neither is text of
-    one length (`S<n>`).
+    Contiguous little-endian arrays of numbers are not copied, nor is text of one length (`S<n>`).
 
     Raises:
-        InvalidInput: A dtype that can't travel, or a text that can't.
+        InvalidInput: A dtype or a text can't be sent.
     """
     specs: list[list[Any]] = []
     buffers: list[Any] = []
@@ -248,7 +247,7 @@ def body_bytes(specs: Any) -> int:
     """The size of the body that a tensor list describes.
 
     Raises:
-        InvalidInput: The list is not what the protocol says.
+        InvalidInput: The list does not follow the protocol.
     """
     size = 0
     for spec in _checked_list(specs):
@@ -258,10 +257,10 @@ def body_bytes(specs: Any) -> int:
 
 
 def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
-    """Named arrays over the memory of a body, without a copy.
+    """Named arrays as views of a body's memory, without a copy.
 
     Raises:
-        InvalidInput: The list or the body's size is not what the protocol says.
+        InvalidInput: The list or the body's size does not follow the protocol.
     """
     available = len(body) if body is not None else 0
     tensors: Tensors = {}
@@ -279,7 +278,7 @@ def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
         try:
             tensors[name] = np.ndarray(shape, dtype, body if count else None, offset)
         except ValueError:
-            # Empty, but with other dimensions whose product is more than an address holds.
+            # It is empty, but the product of its other dimensions exceeds the address space.
             raise InvalidInput(f"tensor {name!r} has shape {shape}; that is too large") from None
         offset = end + (-end % ALIGNMENT)
     if end != available:
@@ -290,7 +289,7 @@ def unpack_tensors(specs: Any, body: Body | None) -> Tensors:
 def alike(
     items: Sequence[tuple[list[list[Any]], Body]],
 ) -> tuple[list[list[Any]], list[Body]]:
-    """Items of one class under one tensor list: texts are filled up to the longest."""
+    """Brings items of one class under one tensor list, padding texts to the longest."""
     specs = items[0][0]
     bodies = [body for _, body in items]
     if all(dtype in DTYPES for _, dtype, _ in specs):
@@ -312,7 +311,7 @@ def _checked_list(specs: Any) -> list[Any]:
 
 
 def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
-    """Name, dtype and shape of a tensor, and the bytes of one element."""
+    """The name, dtype and shape of a tensor, and the size of an element in bytes."""
     if type(spec) is not list or len(spec) != 3:
         raise InvalidInput("a tensor is described by [name, dtype, shape]")
     name, dtype, shape = spec
@@ -335,22 +334,22 @@ def _checked_spec(spec: Any) -> tuple[str, str, list[int], int]:
 
 
 def checked_budget_ns(value: Any, max_ns: int = _MAX_BUDGET_NS, setting: str = "") -> int:
-    """A budget from a header.
+    """Checks a budget from a header.
 
     Args:
-        value: What the header has.
+        value: The value in the header.
         max_ns: The longest budget.
-        setting: What sets that, in the words of the configuration.
+        setting: The configuration key that sets this limit, for the message.
 
     Raises:
-        InvalidInput: Not an integer of nanoseconds from 1 to `max_ns`.
+        InvalidInput: It is not an integer of nanoseconds from 1 to `max_ns`.
     """
     if type(value) is not int or value <= 0:
         raise InvalidInput(
             f"budget_ns is an integer from 1 to {max_ns} (nanoseconds left), not {value!r}"
         )
     if value > max_ns:
-        # In seconds: few who set a deadline know that it travels as budget_ns.
+        # In seconds, because few callers know that a deadline is sent as budget_ns.
         longest = f"{max_ns / 1e9:.12g} s" + (f" ({setting})" if setting else "")
         raise InvalidInput(
             f"the deadline is {value / 1e9:.6g} s away; the longest that is taken is {longest}"

@@ -1,4 +1,4 @@
-"""YAML as people write it: `2e-5` is a number, and a key stands once."""
+"""YAML as people write it: `2e-5` is a number, and a repeated key is an error."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from typing import Any, NamedTuple
 import yaml
 
 MALFORMED = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What PyYAML raises for texts that are no YAML, or hold such values as 2024-02-30."""
+"""What PyYAML raises for text that is not YAML, or has impossible values such as 2024-02-30."""
 
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, where numbers with an exponent are as in YAML 1.2.
+    """PyYAML's safe loader, with exponents in numbers as in YAML 1.2, and without repeated keys.
 
-    In YAML 1.1, which it follows, they need a point and a sign (2.0e-5, 1.0e+9)
-    and are text without. A repeated key, of which it would keep the last without a word, is
-    refused.
+    PyYAML follows YAML 1.1, in which such numbers need a point and a sign (2.0e-5, 1.0e+9) and are
+    text otherwise. It would silently keep the last of several equal keys; this loader refuses them.
     """
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """As in PyYAML."""
+        """Constructs a document as PyYAML does, after checking for repeated keys."""
         if repeated := next(repeated_keys(node), None):
             key = repeated.node
             raise yaml.constructor.ConstructorError(
@@ -33,12 +32,12 @@ class Loader(yaml.SafeLoader):
 
 
 class Repeated(NamedTuple):
-    """A key that its mapping has already.
+    """A key that its mapping already has.
 
     Attributes:
-        place: Where in the document: keys, and numbers of items.
+        place: Where it is in the document: keys and item indices.
         node: The key.
-        first_line: On which line it was first, from 1.
+        first_line: The line of its first occurrence, from 1.
     """
 
     place: tuple[str | int, ...]
@@ -47,14 +46,14 @@ class Repeated(NamedTuple):
 
 
 def repeated_keys(node: yaml.Node | None) -> Iterator[Repeated]:
-    """All keys of a document that stand twice, before anything is merged into a mapping."""
+    """All repeated keys of a document, before merge keys are resolved."""
     return _repeated(node, (), set())
 
 
 def _repeated(
     node: yaml.Node | None, place: tuple[str | int, ...], seen: set[int]
 ) -> Iterator[Repeated]:
-    # An alias may make a node contain itself.
+    # With an alias, a node may contain itself.
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
@@ -74,7 +73,7 @@ def _repeated(
 
 
 def _meant(key: yaml.Node) -> Hashable:
-    """What a key is for Python: 1, 0x1 and true are one; of what can be none, its text."""
+    """The key's Python value, so that 1, 0x1 and true are equal; its text if it can't be a key."""
     if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
         meant: Hashable = yaml.constructor.SafeConstructor().construct_object(key)
         return meant
@@ -89,9 +88,9 @@ Loader.add_implicit_resolver(
 
 
 def load(text: str) -> Any:
-    """What a text says.
+    """Parses YAML text.
 
     Raises:
         Exception: One of `MALFORMED`.
     """
-    return yaml.load(text, Loader)  # a SafeLoader
+    return yaml.load(text, Loader)  # Loader is a SafeLoader

@@ -165,8 +165,8 @@ def test_a_box_gives_only_what_it_serves_and_only_to_boxes(box):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("s4://b", "s4:// is nothing that a model can come from; a box is HOST:PORT"),
-        ("memory://b", "nothing that a model can come from"),
+        ("s4://b", "a model can't be pulled from s4://; a box is HOST:PORT"),
+        ("memory://b", "a model can't be pulled from memory://"),
         ("zip://a.zip::https://b", "without ::"),
         ("https://b/c?key=secret", "without \\?"),
         ("/srv/models", "a folder here is like file:///srv/models"),

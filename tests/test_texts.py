@@ -56,8 +56,8 @@ def test_text_that_is_strided_or_without_length_travels() -> None:
     [
         (np.array(["a", 1], object), "'t' is of objects and holds 1; accepted are str and bytes"),
         (np.array([b"a\0"], object), "ends with a zero"),
-        (np.array(["a\ud800"]), "'t' holds what is no text"),
-        (np.array(["a\ud800"], object), "'t' holds what is no text"),
+        (np.array(["a\ud800"]), "'t' holds invalid text"),
+        (np.array(["a\ud800"], object), "'t' holds invalid text"),
         (np.array([1j]), "dtype complex128; accepted are bool.*, string"),
         (np.array(["2026-01-01"], "M8[D]"), "dtype datetime64"),
     ],
@@ -88,7 +88,7 @@ def test_utf8_is_what_decodes(raws: list[bytes]) -> None:
 
 
 def test_one_long_text_among_many_short_ones_does_not_fill_the_memory() -> None:
-    with pytest.raises(InvalidInput, match="take 1000000100000 bytes; send long ones apart"):
+    with pytest.raises(InvalidInput, match="take 1000000100000 bytes; send long ones separately"):
         of_elements("t", [b"x" * 10_000_001, *[b""] * 99_999], [100_000])
     assert of_elements("t", [b"x" * 1000, *[b""] * 999], [1000]).nbytes == 1_000_000
 

@@ -1,5 +1,5 @@
-"""What runs models: the repository, the runtimes, and the process that owns a device."""
+"""Model repository, runtimes, and the worker process that owns a device."""
 
 from workers.opt_out import opt_out
 
-opt_out()  # here, since no module of this package can import a runtime before
+opt_out()  # here, so that it runs before any module of this package imports a runtime

@@ -1,4 +1,4 @@
-"""The Ray actor that hosts a device: Ray places it, watches it and brings it back."""
+"""The Ray actor that hosts a device; Ray places, supervises and restarts it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LAST_WORDS_S = 2.0
 
 
 class WorkerProcess:
-    """One device's host behind a link, with a thread that serves and one that prepares."""
+    """Hosts one device behind a link, with one thread that serves and one that prepares."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class WorkerProcess:
         max_batch: int,
         effort: Effort,
     ) -> None:
-        """Starts serving at once; models are offered as they become ready.
+        """Start serving at once; offer each model when it is ready.
 
         Args:
             spec: The device.
             models: The model repository.
-            state_dir: Where profiles and compiled models are kept.
-            link_path: The unix socket on which the scheduler finds the worker.
-            max_batch: The device's limit on batches.
+            state_dir: Folder for profiles and compiled models.
+            link_path: The unix socket to which the scheduler connects.
+            max_batch: The device's largest batch size.
             effort: How much time to spend on a profile.
 
         Raises:
-            DeviceError: The device's runtimes or cores cannot be had.
+            DeviceError: The device's runtimes or cores are not available.
             RepositoryError: The repository's folder cannot be read.
         """
         with tried_again(f"the worker of {spec.id}", DeviceError, RepositoryError):
@@ -79,11 +79,11 @@ class WorkerProcess:
         self._start("stuck", self._end_when_stuck)
 
     def describe(self) -> dict[str, Any]:
-        """The process and what the device can use."""
+        """The process id, and which device this is and what can run on it."""
         return {"pid": os.getpid(), "device": self._host.describe()}
 
     def occupy(self, seconds: float) -> int:
-        """Keep the device busy with what it serves, for others to measure beside it.
+        """Keep the device busy, so that other devices can measure how much that slows them down.
 
         Returns:
             How many batches it ran.
@@ -92,17 +92,17 @@ class WorkerProcess:
         return self._host.occupy(seconds)
 
     def typical_ns(self, seconds: float) -> dict[str, int]:
-        """The median time of a single item now, in nanoseconds, of each variant served."""
+        """The current median time of a single item, in nanoseconds, by variant served."""
         self._prepared.wait()
         return self._host.typical_ns(seconds)
 
     def learn_contention(self, slowdown: dict[str, float]) -> None:
-        """Take in how much slower this device is while others, by id, are busy."""
+        """Record by what factor each other device, by id, slows this one down while busy."""
         self._host.contention.update(slowdown)
         self._say_telemetry()
 
     def _prepare_when_due(self) -> None:
-        """Makes all ready, at first and when the device is set otherwise, or measures again."""
+        """Prepares all variants whenever that is due, and measures single ones again on request."""
         while True:
             key = self._due.get()
             if key is None:
@@ -112,7 +112,7 @@ class WorkerProcess:
                 self._say_offer(offer)
 
     def _prepare_anew(self) -> None:
-        """Has all made ready; once, however often that becomes due before it is begun."""
+        """Queues one full preparation, unless one is queued and has not begun."""
         if not self._changed.is_set():
             self._changed.set()
             self._due.put(None)
@@ -126,7 +126,7 @@ class WorkerProcess:
         self._prepared.set()
 
     def _watch(self) -> None:
-        """Tells what the device does, and has it measured again when it is set otherwise."""
+        """Sends telemetry, and queues a new preparation when the device's state changes."""
         told = len(self._host.problems)
         while True:
             time.sleep(LOOK_EVERY_S)
@@ -134,19 +134,19 @@ class WorkerProcess:
                 self._prepare_anew()
             if self._prepared.is_set():
                 self._host.give_back()
-            if len(self._host.problems) != told:  # as of a model that can't be loaded again
+            if len(self._host.problems) != told:  # such as a model that could not be reloaded
                 told = len(self._host.problems)
                 self._say_catalog()
             self._say_telemetry()
 
     def _end_when_stuck(self) -> None:
-        """Ends the process once a batch is stuck: a library that hangs lets nobody else in."""
+        """Ends the process once a batch is stuck, because a hung library blocks all others."""
         before, stuck = None, self._host.stuck()
-        while before is None or stuck is None:  # twice: a process that was stopped looks so once
+        while before is None or stuck is None:  # twice in a row: a paused process looks stuck once
             time.sleep(LOOK_FOR_STUCK_S)
             before, stuck = stuck, self._host.stuck()
-        faulthandler.dump_traceback()  # where it hangs, for the log
-        # Should saying so hang as well.
+        faulthandler.dump_traceback()  # the log then shows where it hangs
+        # In case sending the message hangs as well.
         faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)
         self._link.say("ending", {"t": "ending", "reason": stuck})
         os._exit(1)
@@ -160,7 +160,7 @@ class WorkerProcess:
         self._link.say("telemetry", {"t": "telemetry", "reading": told})
 
     def _say_progress(self, done: int, total: int, text: str) -> None:
-        # The last step is reported by `ready`, so that nobody takes a full bar for the end.
+        # Only `ready` reports the last step, so that a full bar never appears before the end.
         step = {"t": "progress", "done": min(done, total - 1), "total": total, "text": text}
         self._link.say("progress", step)
 
@@ -175,7 +175,7 @@ class WorkerProcess:
         def run() -> None:
             try:
                 work()
-            except BaseException:  # half a worker is worse than none: Ray brings a whole one
+            except BaseException:  # half a worker is worse than none: Ray restarts it
                 traceback.print_exc()
                 os._exit(1)
 

@@ -1,4 +1,4 @@
-"""Whether two runs of a model gave the same answer."""
+"""Compare the outputs of two runs of a model."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ DEFAULT_TOLERANCE: dict[str, Tolerance] = {
     "int8": _QUANTISED,
     "int4": _QUANTISED,
 }
-"""How far runtimes may disagree, by a variant's precision, where its model sets nothing."""
+"""Tolerance between runtimes by a variant's precision, unless its model sets one."""
 
 
 def tolerance_for(model: Model, variant: Variant) -> Tolerance:
-    """The tolerance that a variant's outputs are compared with."""
+    """The tolerance for comparing a variant's outputs."""
     return model.tolerance or DEFAULT_TOLERANCE[variant.precision]
 
 
 def disagreement(found: Tensors, expected: Tensors, tolerance: Tolerance) -> str | None:
-    """Say where two sets of outputs differ by more than a tolerance, or None.
+    """Describe where two sets of outputs differ by more than a tolerance, or return None.
 
-    The relative part scales with a tensor's largest magnitude, not with each element: an
-    element near zero among large ones carries their rounding error. Infinities and NaNs must
-    lie in the same places. Integers and booleans are compared the same way, as numbers; texts
-    have to be the same.
+    The relative part scales with a tensor's largest magnitude, not with each element, because an
+    element near zero among large ones carries their rounding error. Infinities and NaNs must be in
+    the same places. Integers and booleans are compared as numbers in the same way; texts must be
+    equal.
     """
     if found.keys() != expected.keys():
         return f"outputs {sorted(found)} instead of {sorted(expected)}"
@@ -48,7 +48,7 @@ def disagreement(found: Tensors, expected: Tensors, tolerance: Tolerance) -> str
             return f"'{name}' has shape {have.shape} instead of {want.shape}"
         if have.dtype.kind == want.dtype.kind == "S":
             if not np.array_equal(have, want):
-                return f"'{name}' has other texts"
+                return f"'{name}' has different texts"
             continue
         if have.dtype != want.dtype:
             return f"'{name}' is {have.dtype} instead of {want.dtype}"
@@ -64,13 +64,13 @@ def batch_fault(
     alone: Sequence[Tensors],
     tolerance: Tolerance,
 ) -> str | None:
-    """Say how a batch's answers differ from those of its items run alone, or None.
+    """Describe how a batch's outputs differ from those of its items run alone, or return None.
 
     Args:
         run: Runs a batch, as `Session.run` does.
         batch: All items, stacked.
         alone: Each item as a batch of one, in the same order.
-        tolerance: How far the answers may lie apart.
+        tolerance: How far the outputs may differ.
     """
     together = {name: np.array(array) for name, array in run(batch).items()}
     for name, array in together.items():
@@ -80,7 +80,7 @@ def batch_fault(
         row = {name: array[index : index + 1] for name, array in together.items()}
         difference = disagreement(row, run(item), tolerance)
         if difference is not None:
-            return f"item {index} of a batch of {len(alone)} differs from it alone: {difference}"
+            return f"item {index} of a batch of {len(alone)} differs when run alone: {difference}"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Items in, items out: what is between a batch and a session that runs it."""
+"""Run lists of items on a session: stack them, run the batch, split its outputs."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 class ItemRunner:
     """Runs items on a session, stacking them when the model is batched.
 
-    A fresh array per batch measured as fast as one that is kept, so none is kept.
+    Each batch gets a fresh array: reusing one measured no faster.
     """
 
     def __init__(self, session: Session, batched: bool) -> None:
-        """Run on a session; `batched` as in the model's signature."""
+        """Use a session; `batched` is that of the model's signature."""
         self._session = session
         self._serving = session if isinstance(session, Serving) else None
         self._batched = batched
 
     def run(self, items: Sequence[Item]) -> list[Item | Exception]:
-        """Run items together; if that fails, each alone, so that only a bad one fails.
+        """Run items together; if the batch fails, run each alone so that only bad items fail.
 
         Args:
             items: Tensors by name, without a batch dimension.
 
         Returns:
-            Per item its outputs, without a batch dimension, or a `RunError`. Outputs of one
+            The outputs of each item, without a batch dimension, or a `RunError`. Outputs of one
             batch share memory, which no later run writes to.
         """
         if self._batched and len(items) > 1:
             try:
                 return list(self._run_batch(items, self._serve()))
-            except Exception:  # whatever it was, an item run alone says it of itself
+            except Exception:  # run alone below, each bad item reports its own error
                 pass
         return [self._run_alone(item) for item in items]
 
     def run_batch(self, items: Sequence[Item]) -> list[Item]:
-        """Run items together that are no requests, to compare or to measure.
+        """Run items together that are not requests, to compare or measure them.
 
         Raises:
             RunError: The model returned a wrong number of rows.
@@ -55,9 +55,9 @@ class ItemRunner:
         return self._run_batch(items, self._session.run)
 
     def give_back(self, items: Sequence[Item]) -> None:
-        """Have the session keep no more memory than these items take, which are no requests."""
+        """Shrink the session's memory to what these items need; they are not requests."""
         if isinstance(self._session, Retaining):
-            with contextlib.suppress(Exception):  # of the library: requests hear it when they run
+            with contextlib.suppress(Exception):  # from the library: requests meet it when they run
                 self._run_batch(items, self._session.give_back)
 
     def _run_batch(self, items: Sequence[Item], run: Run) -> list[Item]:

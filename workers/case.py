@@ -1,4 +1,4 @@
-"""One variant of a model, and how its answers are judged."""
+"""One variant of a model, and the tolerance and key of its trials."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Case:
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name shown to people."""
         return f"{self.model.name}/{self.variant.name}"
 
     @property
     def tolerance(self) -> Tolerance:
-        """How far its answers may lie apart."""
+        """How far outputs of different runtimes may differ."""
         return tolerance_for(self.model, self.variant)
 
     def key(self, max_batch: int) -> str:
-        """The variant's digest, with all else that its measurement depends on.
+        """The variant's digest plus a hash of everything else its measurement depends on.
 
         Args:
-            max_batch: The device's own limit on batches.
+            max_batch: The device's own largest batch size.
         """
         conditions = {
             "precision": self.variant.precision,

@@ -1,4 +1,4 @@
-"""Which of the runtimes measured for a variant is to serve it."""
+"""Choose which of the measured runtimes serves a variant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.profile_store import Profile
 from workers.runtimes.base import Session
 
 LATENCY_SLACK = 1.25
-"""How much slower than the fastest a runtime may be alone and still win by throughput."""
+"""A runtime whose single-item median is within this factor of the best may win by throughput."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class RuntimeProblem:
     Attributes:
         model: The model's name.
         variant: The variant's name.
-        runtime: The runtime's name, or `*` when it is about all of them.
+        runtime: The runtime's name, or `*` for all of them.
         reason: What happened.
     """
 
@@ -37,7 +37,7 @@ class Choice:
     Attributes:
         runtime: Its name.
         session: The loaded variant.
-        profile: How it was measured.
+        profile: Its measurements.
     """
 
     runtime: str
@@ -46,11 +46,12 @@ class Choice:
 
 
 def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
-    """Pick the runtime that serves best, or None if all were rejected.
+    """Pick the best runtime, or None if all were rejected.
 
-    It is the one with the most items per second among those whose median alone is within
-    `LATENCY_SLACK` of the fastest. Latency alone decides which deadlines can be met at all, so
-    little of it may be given up; beyond that, throughput decides how many are met under load.
+    The best is the one with the most items per second among those whose single-item median is
+    within `LATENCY_SLACK` of the fastest. Single-item latency decides which deadlines can be met at
+    all, so little of it may be given up; beyond that, throughput decides how many are met under
+    load.
     """
     ladders = {name: p.latency_ns for name, p in profiles.items() if p.rejected is None}
     if not ladders:
@@ -64,7 +65,7 @@ def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
 
 
 def has_lost(ladder: Mapping[int, tuple[int, ...]], rivals: Iterable[Profile]) -> bool:
-    """Whether a runtime is too slow alone to win, however well it batches."""
+    """Whether a runtime is too slow at batch size 1 to win, however well it batches."""
     fastest = min((median(r.latency_ns[1]) for r in rivals if r.rejected is None), default=None)
     return fastest is not None and median(ladder[1]) > fastest * LATENCY_SLACK
 

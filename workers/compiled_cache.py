@@ -1,4 +1,4 @@
-"""What runtimes compile, kept between starts, and used only as this box wrote it."""
+"""Keep compiled models between starts, and use only those that this box wrote."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _CHUNK_BYTES = 1 << 20
 
 
 class CompiledCache:
-    """A folder for each variant, runtime and device, sealed with a key of this box.
+    """One folder per variant, runtime and device, sealed with this box's key.
 
-    A compiled model is a program: one that another box made, or that has changed on the disk,
-    must not be loaded. So the files of a folder are listed with keyed digests, and a folder
-    with any other file is emptied.
+    A compiled model is a program, so one that another box wrote or that changed on disk must not be
+    loaded. A manifest lists the keyed digest of each file in a folder; a folder that does not match
+    its manifest is emptied.
     """
 
     def __init__(self, root: Path) -> None:
-        """Use a folder, which is made if absent."""
+        """Use a folder, which is created if absent."""
         root.mkdir(parents=True, exist_ok=True)
         self._root = root
         self._key = _box_key(root / "box.key")
         self._used: set[str] = set()
-        # By folder, what its files looked like when their digests were right: an engine of a
-        # gigabyte takes a second to digest.
+        # By folder, the names, sizes and times of its files when their digests last matched:
+        # hashing an engine of a gigabyte takes a second.
         self._sound: dict[Path, list[tuple[str, int, int]]] = {}
 
     def folder(self, label: str, of: Mapping[str, str]) -> Path:
-        """The folder for what is compiled under conditions, made if absent.
+        """The folder for models compiled under these conditions, created if absent.
 
         Args:
-            label: Begins its name, for people; valid as part of a file name.
-            of: All that the compiled files depend on.
+            label: Prefix of its name, for people; valid in a file name.
+            of: Everything the compiled files depend on.
         """
         text = json.dumps(dict(of), sort_keys=True)
         name = f"{label}-{xxhash.xxh3_128(text.encode()).hexdigest()}"
@@ -54,7 +54,7 @@ class CompiledCache:
         return path
 
     def check(self, folder: Path) -> str | None:
-        """Empty a folder that is not as this box sealed it, and say so.
+        """Empty a folder that is not as this box sealed it.
 
         Returns:
             What was wrong, or None.
@@ -65,17 +65,17 @@ class CompiledCache:
         files = [path for path in _files(folder) if path.name != _MANIFEST]
         sealed = _read_manifest(folder / _MANIFEST)
         if sealed is None:
-            fault = f"{len(files)} files without a seal of this box" if files else None
+            fault = f"{len(files)} files without this box's seal" if files else None
         else:
             fault = self._difference(files, sealed, folder)
         if fault is not None:
             _clear(folder)
-            return f"the compiled model in {folder} is not used and made again: {fault}"
+            return f"the compiled model in {folder} is discarded and compiled again: {fault}"
         self._sound[folder] = looks
         return None
 
     def seal(self, folder: Path) -> None:
-        """Vouch for the files that are in a folder now."""
+        """Write the manifest of the files now in a folder."""
         digests = {
             str(path.relative_to(folder)): self._digest(path)
             for path in _files(folder)
@@ -87,7 +87,7 @@ class CompiledCache:
         self._sound[folder] = _looks(folder)
 
     def remove_unused(self, label: str) -> None:
-        """Remove the folders of a label that `folder` was not asked for since the start."""
+        """Remove a label's folders that `folder` has not returned since the start."""
         for path in self._root.glob(f"{label}-*"):
             if path.is_dir() and path.name not in self._used:
                 shutil.rmtree(path, ignore_errors=True)
@@ -96,11 +96,11 @@ class CompiledCache:
         found = {str(path.relative_to(folder)): path for path in files}
         for name in sorted(found.keys() | sealed.keys()):
             if name not in found:
-                return f"{name} is gone"
+                return f"{name} is missing"
             if name not in sealed or not hmac.compare_digest(
                 self._digest(found[name]), sealed[name]
             ):
-                return f"{name} is not as this box wrote it"
+                return f"{name} is not the file that this box wrote"
         return None
 
     def _digest(self, path: Path) -> str:
@@ -117,7 +117,7 @@ def _box_key(path: Path) -> bytes:
         key = path.read_bytes()
         if len(key) == _KEY_BYTES:
             return key
-    # The workers of a box start together: one name wins, and all read it.
+    # Workers of a box start at the same time: one links its key first, and all read that one.
     mine = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(mine, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -147,7 +147,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _looks(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of a folder's files."""
+    """Names, sizes and modification times of a folder's files."""
     stats = [(str(path), path.stat()) for path in _files(folder)]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 

@@ -1,9 +1,9 @@
-"""Control groups: those that this process is in, and those that this box lets us make.
+"""Control groups: those this process is in, and those that the box lets us create.
 
-The latter are of version 2. The rules are those of the kernel's cgroup-v2.rst: a group hands
-controllers on to its children only while it holds no process itself, so the agent moves into a leaf
-before it hands any on. Under systemd that needs `Delegate=yes`, and in a container a writable
-`/sys/fs/cgroup`.
+Those we create are of version 2. By the rules of the kernel's cgroup-v2.rst, a group can delegate
+controllers to its children only while it holds no process itself, so the agent moves into a leaf
+group before it delegates any. Under systemd that needs `Delegate=yes`, and in a container a
+writable `/sys/fs/cgroup`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ _LEAF = "laxity-agent"
 
 
 class ControlGroupError(Exception):
-    """A control group cannot be had; the message says why."""
+    """A control group is not available; the message says why."""
 
 
 def hand_on_controllers(root: Path = Path("/")) -> None:
-    """Let groups beside this process's limit what is in them; for the agent, at its start.
+    """Delegate the memory controller to sibling groups; called by the agent at its start.
 
-    The process moves into a leaf below its group. It must be alone there, as a service is: the
-    shell that it was started from, say, has no business in a group of ours.
+    The process moves into a leaf below its group. It must be alone in that group, as a service is;
+    a shell that started it, for example, must not end up in a group of ours.
 
     Raises:
-        ControlGroupError: This process may not or is not alone, or there is no version 2.
+        ControlGroupError: This process lacks the right, is not alone, or has no version 2 group.
     """
     group = _own_group(root)
     own = str(os.getpid())
     try:
         if (group / "cgroup.procs").read_text("ascii").split() != [own]:
-            raise ControlGroupError("no control group: other processes share this one's")
+            raise ControlGroupError("no control group: other processes share the group of this one")
         leaf = group / _LEAF
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text(own, "ascii")
@@ -44,25 +44,25 @@ def hand_on_controllers(root: Path = Path("/")) -> None:
 
 
 def join_group(name: str, memory_bytes: int, root: Path = Path("/")) -> Path:
-    """Move this process into a group of its own with a memory limit.
+    """Move this process into its own group with a memory limit.
 
     Args:
         name: Names the group; valid as a file name.
-        memory_bytes: The most memory that the group may take; beyond it, the kernel kills.
+        memory_bytes: The group's memory limit; the kernel kills a process that exceeds it.
         root: Where `/proc` and `/sys` are found.
 
     Returns:
         The group's folder.
 
     Raises:
-        ControlGroupError: Nobody has handed the controller on, or this process may not.
+        ControlGroupError: The controller is not delegated, or this process lacks the right.
     """
     group = _own_group(root)
     parent = group.parent if group.name == _LEAF or group.name.startswith("laxity-") else group
     try:
         granted = (parent / "cgroup.subtree_control").read_text("ascii").split()
         if "memory" not in granted:
-            raise ControlGroupError("no control group: the memory controller is not handed on")
+            raise ControlGroupError("no control group: the memory controller is not delegated")
         own = parent / f"laxity-{name}"
         own.mkdir(exist_ok=True)
         (own / "memory.max").write_text(str(memory_bytes), "ascii")
@@ -73,11 +73,11 @@ def join_group(name: str, memory_bytes: int, root: Path = Path("/")) -> Path:
 
 
 def own_groups(root: Path, controller: str) -> Iterator[Path]:
-    """This process's groups with a controller, of both versions, and those around them.
+    """This process's groups with a controller, of both versions, and their ancestors.
 
     Args:
         root: Where `/proc` and `/sys` are found.
-        controller: Such as `cpu`; a group of version 2 may lack its files.
+        controller: For example `cpu`; a version 2 group may lack its files.
     """
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -98,4 +98,4 @@ def _own_group(root: Path) -> Path:
         number, _, path = line.split(":", 2)
         if number == "0":
             return root / "sys/fs/cgroup" / path.lstrip("/")
-    raise ControlGroupError("no control group: this box has version 1 alone")
+    raise ControlGroupError("no control group: this box has only version 1")

@@ -1,7 +1,7 @@
-"""Remember what the process died of, so that one model cannot kill its worker for ever.
+"""Remember what crashed the process, so that one model cannot crash its worker for ever.
 
-A library that crashes takes the process along, and nothing is left to report it. So what is
-about to be tried is written down before, and struck out after.
+A library that crashes takes the process with it, and nothing is left to report the crash. So each
+attempt is recorded on disk before it starts, and the record is removed afterwards.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 ATTEMPTS = "attempts"
-"""The folder of a box's guards, in its state folder."""
+"""The folder of these records, within the box's state folder."""
 
 MAX_DEATHS = 3
-"""So many deaths in the same attempt are not chance, such as a box being switched off."""
+"""Fewer deaths in the same attempt may be chance, such as a box that was switched off."""
 
 FORGET_AFTER_S = 3600.0
-"""Seconds after the latest death from which on the attempt is made again."""
+"""Seconds after the latest death until the attempt is made again."""
 
 
 class CrashGuard:
-    """Counts, in a folder, the attempts that the process did not survive."""
+    """Counts in a folder the attempts that the process did not survive."""
 
     def __init__(self, directory: Path, wall_clock_s: Callable[[], float] = time.time) -> None:
-        """Use a folder, which is made if absent, and the clock that file times are of."""
+        """Use a folder, which is created if absent, and the clock that stamps files."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._wall_clock_s = wall_clock_s
@@ -37,8 +37,9 @@ class CrashGuard:
         if deaths < MAX_DEATHS:
             return None
         return (
-            f"the worker died {deaths} times while trying it; it is tried again at the next start "
-            f"that is an hour after the last time, or once {self._directory / key} is deleted"
+            f"the worker died {deaths} times while trying it; it is tried again at the "
+            f"first start an hour or more after the last death, or once {self._directory / key} is "
+            "deleted"
         )
 
     @contextlib.contextmanager
@@ -49,7 +50,7 @@ class CrashGuard:
             key: Names the attempt; valid as a file name.
         """
         path = self._directory / key
-        # A full or read-only disk is no reason to serve nothing.
+        # A full or read-only disk must not stop serving.
         with contextlib.suppress(OSError):
             path.write_text(f"{self._deaths(key) + 1} {os.getpid()}", encoding="ascii")
         try:
@@ -61,21 +62,22 @@ class CrashGuard:
     def _deaths(self, key: str) -> int:
         path = self._directory / key
         try:
-            # Either way: a clock that was ahead then would bar it until that time comes.
+            # In both directions: a death stamped by a clock that ran ahead must not bar it for
+            # longer.
             if abs(self._wall_clock_s() - path.stat().st_mtime) > FORGET_AFTER_S:
                 return 0
             return int(path.read_text(encoding="ascii").partition(" ")[0])
         except (OSError, ValueError):
-            # One that is absent, unreadable, or cut short by the very death it was to count.
+            # The record is absent, unreadable, or was cut short by the death that it was to count.
             return 0
 
 
 def forgive(directory: Path, pids: Container[int]) -> None:
-    """Takes back the deaths of processes that were ended on purpose, whatever they were trying.
+    """Uncounts the deaths of processes that were ended on purpose.
 
     Args:
-        directory: The folder of their guards.
-        pids: What was ended.
+        directory: The folder of the records.
+        pids: The processes that were ended.
     """
     with contextlib.suppress(OSError):
         for path in directory.iterdir():

@@ -1,4 +1,4 @@
-"""Owns one device: decides what serves each model on it, and runs batches."""
+"""Owns one device: decides which runtime serves each variant, and runs batches."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
 
 Progress = Callable[[int, int, str], None]
-"""Told how many steps are done, how many there are, and what is happening."""
+"""Called with the steps done, the steps in total, and what is happening."""
 
 
 def ignore_progress(done: int, total: int, text: str) -> None:
-    """A `Progress` for callers who do not show it."""
+    """A `Progress` for callers that show none."""
 
 
 def ignore_offer(offer: Offer) -> None:
-    """For callers who do not care when a variant leaves memory."""
+    """A `tell_offer` for callers that do not care when a variant leaves memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one runtime did with one variant.
+    """The measurements of one runtime with one variant.
 
     Attributes:
         model: The model's name.
         variant: The variant's name.
         runtime: The runtime's name.
-        profile: How it did.
+        profile: What was measured.
         chosen: Whether it serves the variant.
     """
 
@@ -68,17 +68,17 @@ class Measured:
 
 
 class DeviceHost:
-    """The one user of a device, in a process of its own.
+    """The only user of a device, in its own process.
 
-    `run` may be called while `prepare` goes on, from one thread each; it serves the variants
-    offered so far, at the cost of disturbing what is being measured.
+    `run` may be called while `prepare` runs, each from one thread. It serves the variants offered
+    so far, and disturbs what is being measured.
 
     Attributes:
-        repository: What is in the repository, and what is wrong with it.
-        problems: What went wrong with runtimes on this device so far.
-        tell_offer: Hears an offer again, with the time of loading added or taken off, when
-            the variant leaves memory or comes back.
-        contention: By the id of another device, how many times longer a run takes here while
+        repository: The models of the repository, and its problems.
+        problems: Problems of runtimes on this device so far.
+        tell_offer: Called with a variant's offer when it leaves memory or returns to it; the
+            latencies then include its loading time, or no longer do.
+        contention: By the id of another device, the factor by which runs take longer here while
             that one is busy.
     """
 
@@ -92,25 +92,25 @@ class DeviceHost:
         *,
         system_root: Path = Path("/"),
     ) -> None:
-        """Read the repository and find the device's runtimes, pinned to its cores.
+        """Pin this thread to the device's cores, read the repository and find the runtimes.
 
         Args:
             spec: The device.
             repository_root: The model repository.
-            state_dir: Where profiles and compiled models are kept between starts.
-            max_batch: The device's own limit on batches, at least 1.
+            state_dir: Folder where profiles and compiled models are kept between starts.
+            max_batch: The device's own largest batch size, at least 1.
             effort: How much time to spend on a profile.
             system_root: Where `/proc` and `/sys` are found.
 
         Raises:
-            DeviceError: The device's runtimes or cores cannot be had.
+            DeviceError: The device's runtimes or cores are not available.
             RepositoryError: The repository's folder cannot be read.
         """
         self.spec = spec
         self.contention: dict[str, float] = {}
         self.tell_offer: Callable[[Offer], None] = ignore_offer
         self._thread = threading.local()
-        # First, because the threads that runtimes start inherit it.
+        # First, because threads that runtimes start inherit the pinning.
         self._pin_thread()
         self._limits = limit_process(spec, system_root)
         expose_gpu(spec)
@@ -122,7 +122,7 @@ class DeviceHost:
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
-        # Whoever runs something on what is served, or exchanges it, holds this.
+        # Held while a served session is run or replaced.
         self._lock = threading.RLock()
         self._choices: dict[Key, Choice] = {}
         self._offers: dict[Key, Offer] = {}
@@ -136,15 +136,15 @@ class DeviceHost:
         )
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
-        """Make every variant ready, each offered as soon as it is.
+        """Prepare every variant, and yield its offer as soon as it is ready.
 
-        Runtimes that compile for minutes come after all others have been tried, and may then
-        offer a variant once more. What cannot be served is left out and told in `problems`.
-        Called again, it measures what has changed.
+        Runtimes that compile for minutes are tried after all others, and may then offer a variant a
+        second time. Variants that cannot be served are left out and listed in `problems`. Called
+        again, it measures only what has changed.
         """
         self._pin_thread()
         self._prepared_in = self._watch.state
-        # What is wrong with models is found anew; what was said of the device is kept, once.
+        # Problems of models are found again; those of the whole device are kept, without repeats.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
         work = [(m, v) for m in self.repository.models.values() for v in m.variants]
         steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
@@ -170,7 +170,7 @@ class DeviceHost:
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def measured(self) -> Iterator[Measured]:
-        """What is known of each runtime with each variant, as the device is set now."""
+        """The stored profiles of each runtime with each variant, in the device's current state."""
         for model in self.repository.models.values():
             for variant in model.variants:
                 choice = self._choices.get((model.name, variant.name))
@@ -179,16 +179,16 @@ class DeviceHost:
                     yield Measured(model.name, variant.name, runtime, profile, chosen)
 
     def measure_again(self, model: str, variant: str) -> Offer | None:
-        """Measure a variant between the batches that `run` runs, for it may be faster by now.
+        """Measure a variant again between the batches of `run`; it may be faster by now.
 
-        What is found replaces what is stored only if it is faster: that a device has become
-        slower is learned from its batches. A batch size that seems not to pay now keeps what it
-        was measured to take, or it could never be offered again. While the device serves others, a
-        few single items are all that is run: what makes those faster does so with all sizes. That
-        is not stored.
+        New latencies replace the known ones only if they are faster: that a device became slower is
+        learned from its batches. Batch sizes at which the new measurement stopped keep their known
+        latencies, or they could never be offered again. While the device is busy, only a few single
+        items are run, and all batch sizes are assumed to have become faster by the same factor;
+        this result is not stored.
 
         Returns:
-            The new offer; None if nothing is new, or the variant is not in memory.
+            The new offer; None if it is no faster, or the variant is not in memory.
         """
         key = model, variant
         choice = self._choices.get(key)
@@ -199,10 +199,10 @@ class DeviceHost:
         is_idle = self._again.is_idle
         try:
             found = (self._again.at_length if is_idle else self._again.briefly)(key, known)
-        except Exception:  # of the library: requests hear it when they run
+        except Exception:  # from the library: requests meet it when they run
             return None
         if not found or self._watch.state != self._prepared_in:
-            return None  # or `prepare` is due, and would find this stored for the new state
+            return None  # `prepare` may be due, and would find this stored for the new state
         latency_ns = {**known, **found}
         better = replace(choice, profile=replace(choice.profile, latency_ns=latency_ns))
         if is_idle:
@@ -214,27 +214,27 @@ class DeviceHost:
             return self._offer(key)
 
     def has_changed(self) -> bool:
-        """Look at the device; whether it is now set otherwise, so that `prepare` is due."""
+        """Read the device's state, and return whether it changed so that `prepare` is due."""
         return self._watch.look() and self._trials.look_at_device()
 
     def give_back(self) -> None:
-        """Let go of memory that only a batch of long ago needed, while the device idles."""
+        """While the device idles, free memory that only a batch of long ago needed."""
         self._spare.look()
 
     def telemetry(self) -> dict[str, Any]:
-        """What the latest look has told, as plain values; see `workers.telemetry.Reading`."""
+        """The latest reading as plain values; see `workers.telemetry.Reading`."""
         return self._watch.reading.known()
 
     def run(self, model: str, variant: str, items: list[Item]) -> list[Item | Exception]:
         """Run items together; a failing item fails alone.
 
         Args:
-            model: A model that was offered.
-            variant: A variant of it that was offered.
-            items: Tensors by name as in the model's signature, without a batch dimension.
+            model: An offered model.
+            variant: An offered variant of it.
+            items: Tensors by their names in the model's signature, without a batch dimension.
 
         Returns:
-            Per item its outputs by name, without a batch dimension, or a `RunError`.
+            The outputs of each item by name, without a batch dimension, or a `RunError`.
 
         Raises:
             KeyError: The variant was not offered.
@@ -260,19 +260,19 @@ class DeviceHost:
         return self._stuck.running(key, count, self._offers[key].latency_ns)
 
     def stuck(self) -> str | None:
-        """What has run for so long that it will hardly end, in words; loading may take its time."""
+        """Describe a batch that has run for too long to end, or None; loading has no limit."""
         return self._stuck.verdict()
 
     def occupy(self, seconds: float) -> int:
-        """Run what is served, in turn, for some time; how many items that were."""
+        """Run the served variants in turn for some time, and return the number of items run."""
         return sum(len(times) for times in self._exercise(seconds).values())
 
     def typical_ns(self, seconds: float) -> dict[str, int]:
-        """The median time of a single item, in nanoseconds, by `model/variant`, as of now."""
+        """The current median time of a single item, in nanoseconds, by `model/variant`."""
         return {"/".join(key): round(median(t)) for key, t in self._exercise(seconds).items()}
 
     def _exercise(self, seconds: float) -> dict[Key, list[int]]:
-        """Run single items of every variant in memory, in turn, until the time is over."""
+        """Run single items of every variant in memory, in turn, until the time is up."""
         times: dict[Key, list[int]] = {}
         samples = {key: sample_items(self.repository.models[key[0]], 1) for key in self._offers}
         end_ns = time.monotonic_ns() + int(seconds * 1e9)
@@ -330,12 +330,12 @@ class DeviceHost:
         if session is None:
             of = model.name, variant.name, runtime
             said = [p.reason for p in self.problems if (p.model, p.variant, p.runtime) == of]
-            why = said[-1] if said else "ask once more"  # `prepare` has just begun anew
+            why = said[-1] if said else "try again"  # `prepare` has just started over
             raise RunError(f"{model.name}/{variant.name} could not be loaded again: {why}")
         return session
 
     def _offer(self, key: Key) -> Offer:
-        """What is offered of a variant: out of memory, each batch may have to wait for it."""
+        """A variant's offer; while it is out of memory, each latency includes its loading time."""
         offer = self._offers[key]
         if self._residency.is_loaded(key):
             return offer
@@ -357,7 +357,7 @@ class DeviceHost:
     def _surroundings(
         self, state_dir: Path, max_batch: int, effort: Effort | None, root: Path
     ) -> Surroundings:
-        # A probe of its own, because rates are over the time since the look before.
+        # Its own probe, because rates are computed over the time since the previous read.
         meter = probe_for(self.spec, root)
         return Surroundings(
             ProfileStore(state_dir / "profiles", self._report_store),

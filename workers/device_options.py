@@ -1,4 +1,4 @@
-"""A device's `options`: which processor of a library it is, and how much of it may be used."""
+"""A device's `options`: how the libraries name it, and how much of it may be used."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from workers.model_yaml import nearest
 from workers.runtimes.base import DeviceError, DeviceSpec
 
 CUDA_DEVICE = 0
-"""The CUDA ordinal of a worker's GPU: `expose_gpu` hides all others from its process."""
+"""The CUDA ordinal of a worker's GPU: `expose_gpu` hides all other GPUs from its process."""
 
 
 class DeviceOptions(BaseModel):
-    """The options of a device that computes.
+    """The options of a device that is not emulated.
 
     Attributes:
         cuda: The GPU's ordinal in PCI order, or the UUID of a GPU or of a MIG instance
             (`GPU-...`, `MIG-...`, as `nvidia-smi -L` lists them); by default the number in the
             device's id.
-        openvino: OpenVINO's name of the device, such as `GPU.1`; by default from the id.
-        share: The part of a GPU's multiprocessors that may be used, where NVIDIA's
-            Multi-Process Service runs.
+        openvino: OpenVINO's name for the device, such as `GPU.1`; by default derived from the id.
+        share: The share of a GPU's multiprocessors that may be used, where NVIDIA's Multi-Process
+            Service runs.
         gpu_memory_mb: The most GPU memory that may be used, in 10^6 bytes.
-        streams: How many items of a batch OpenVINO runs side by side, for models that cannot
-            take them together; by default 2 on a GPU, where one alone is not slowed by that,
-            and 1 elsewhere. Whether such batches pay is measured as for any other.
-        threads: How many threads the runtimes of a CPU may use; by default one for each of the
-            device's cores, or, where it is not pinned to any, the library's choice.
+        streams: How many items of a batch OpenVINO runs in parallel, for models that cannot take
+            them as one batch; by default 2 on a GPU, where that does not slow a single item, and 1
+            elsewhere. Whether such batches pay is measured as for any other.
+        threads: How many threads the runtimes of a CPU may use; by default one per core of the
+            device, or the library's choice where it is not pinned to cores.
         tf32: Whether NVIDIA's libraries may round float32 to TF32's 10 bits of mantissa.
     """
 
@@ -58,7 +58,7 @@ def device_options(device: DeviceSpec) -> DeviceOptions:
 
 
 def openvino_name(device: DeviceSpec) -> str:
-    """What OpenVINO calls a device."""
+    """OpenVINO's name for a device."""
     named = device_options(device).openvino
     if named is not None:
         return named
@@ -67,27 +67,27 @@ def openvino_name(device: DeviceSpec) -> str:
 
 
 def stream_count(device: DeviceSpec) -> int:
-    """How many items OpenVINO runs side by side on a device."""
+    """How many items OpenVINO runs in parallel on a device."""
     streams = device_options(device).streams
     return streams or (2 if device.kind == "gpu" else 1)
 
 
 def thread_count(device: DeviceSpec) -> int:
-    """Threads for a CPU's runtimes; 0 is the library's own choice."""
+    """The number of threads for a CPU's runtimes; 0 is the library's own choice."""
     return device_options(device).threads or len(device.cores)
 
 
 def cuda_name(device: DeviceSpec) -> str:
-    """What `CUDA_VISIBLE_DEVICES` calls a device."""
+    """The name of a device in `CUDA_VISIBLE_DEVICES`."""
     named = device_options(device).cuda
     return str(device.id.partition(":")[2] if named is None else named)
 
 
 def expose_gpu(device: DeviceSpec, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Make a GPU the only one that this process sees; to be called before CUDA is.
+    """Make a GPU the only one visible to this process; call this before CUDA is loaded.
 
-    Ray hides every GPU from an actor that asks it for none, as ours do: Ray knows nothing of a
-    Tegra's GPU or of MIG instances. The names are those of the CUDA C++ Programming Guide,
+    Ray hides every GPU from an actor that requests none. Ours request none, because Ray does not
+    know a Tegra's GPU or MIG instances. The variables are from the CUDA C++ Programming Guide,
     section "CUDA Environment Variables", and of the Multi-Process Service's guide.
     """
     if device.kind != "gpu" or "emulated" in device.runtimes:

@@ -1,4 +1,4 @@
-"""Watches how a device is set and whether heat slows it down."""
+"""Watch a device's power mode and whether heat throttles it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from workers.fingerprint import DeviceState
 from workers.telemetry import Probe, Reading
 
 LOOK_EVERY_S = 5.0
-"""A look takes less than a few milliseconds of CPU time."""
+"""A read takes at most a few milliseconds of CPU time."""
 
 SETTLED_LOOKS = 2
-"""So many looks in a row have to agree: a moment of heat is not worth measuring again."""
+"""Readings in a row that must agree: a moment of heat is not worth measuring again."""
 
 
 class DeviceWatch:
     """Follows one device through its probe.
 
     Attributes:
-        reading: The latest look.
-        state: How the device is set, settled.
+        reading: The latest reading.
+        state: The latest settled state.
     """
 
     def __init__(self, probe: Probe) -> None:
-        """Take the first look, which counts at once."""
+        """Take the first reading, whose state counts as settled."""
         self._probe = probe
         self._alike = 0
         self.reading = probe.read()
         self.state = self._latest = state_of(self.reading)
 
     def look(self) -> bool:
-        """Look again; whether the state has changed, for good as far as can be told."""
+        """Read again, and return whether the settled state has changed."""
         self.reading = self._probe.read()
         found = state_of(self.reading)
         self._alike = self._alike + 1 if found == self._latest else 1
@@ -40,9 +40,9 @@ class DeviceWatch:
 
 
 def state_of(reading: Reading) -> DeviceState:
-    """What of a reading a device's speed depends on.
+    """The part of a reading that a device's speed depends on.
 
-    Of the reasons to slow down only heat counts: it lasts for minutes, while power limits strike
+    Of the reasons for throttling only heat counts, because it lasts for minutes. Power limits act
     within every burst of work and are part of what was measured.
     """
     heat = [reason for reason in reading.throttled if reason.startswith("thermal")]

@@ -1,4 +1,4 @@
-"""What a measured latency depends on besides the model: the device and how it is set."""
+"""Fingerprint of what a measured latency depends on besides the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Fingerprint = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """What of a device's settings its speed depends on.
+    """The part of a device's state that its speed depends on.
 
     Attributes:
         power: Its power mode, or `unknown`.
@@ -31,12 +31,12 @@ class DeviceState:
 def fingerprint(
     device: DeviceSpec, runtime: Runtime, state: DeviceState, root: Path = Path("/")
 ) -> Fingerprint:
-    """Describe a device and runtime, so that a profile is used only where it was measured.
+    """Describe a device and runtime, so that a profile is used only where it is valid.
 
     Args:
-        device: The device; its cores count, its id does not.
-        runtime: A runtime that is not missing.
-        state: How the device is set now.
+        device: The device; its cores are included, its id is not.
+        runtime: An installed runtime.
+        state: The device's current state.
         root: Where `/proc` and `/sys` are found.
     """
     return {
@@ -56,7 +56,7 @@ def fingerprint_id(of: Fingerprint) -> str:
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """The CPU's model name, or the board's where the kernel gives no CPU name (ARM)."""
+    """The CPU's model name, or the board's where the kernel names no CPU (ARM)."""
     for line in (text_of(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name":

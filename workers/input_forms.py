@@ -1,4 +1,4 @@
-"""The smaller forms of inputs that a `model.yaml` allows, held against the model's signature."""
+"""The smaller input forms that a `model.yaml` allows, checked against the model's signature."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _STEPS = 255
 
 
 def forms_of(content: ModelFile, signature: Signature) -> tuple[InputForms, ...]:
-    """What may be made smaller, and how.
+    """The inputs that may be made smaller, and how.
 
     Raises:
-        ModelFileError: Something is said of an input that is not there, or can't be so.
+        ModelFileError: An entry names an unknown input, or does not fit its dtype or shape.
     """
     specs = {spec.name: spec for spec in signature.inputs}
     found = []
@@ -35,7 +35,7 @@ def forms_of(content: ModelFile, signature: Signature) -> tuple[InputForms, ...]
 def _encoding(spec: TensorSpec, form: FormEntry) -> Encoding:
     where = f"inputs.{spec.name}.shrink"
     if (form.float16 is None) == (form.jpeg is None):
-        raise ModelFileError(f"{where}: each entry is float16 or jpeg")
+        raise ModelFileError(f"{where}: each entry must be either float16 or jpeg")
     if form.jpeg is not None:
         return _jpeg(f"{where}.jpeg", spec, form.jpeg)
     if spec.dtype not in _WIDE:
@@ -55,18 +55,18 @@ def _jpeg(where: str, spec: TensorSpec, entry: JpegEntry) -> Encoding:
         )
     scale, offset = _mapping(where, spec, entry)
     if not {len(scale), len(offset)} <= {1, channels}:
-        raise ModelFileError(f"{where}: mean and std have one number, or one for each channel")
+        raise ModelFileError(f"{where}: mean and std must have one number, or one per channel")
     return Encoding("jpeg", entry.quality, entry.layout, scale, offset)
 
 
 def _mapping(
     where: str, spec: TensorSpec, entry: JpegEntry
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """What a step of 8 bits is multiplied by, and what is added then."""
+    """The scale and offset that turn an 8-bit step into the input's value."""
     said = [each is not None for each in (entry.range, entry.mean, entry.std)]
     if spec.dtype == "uint8":
         if any(said):
-            raise ModelFileError(f"{where}: an input of uint8 has neither range nor mean and std")
+            raise ModelFileError(f"{where}: a uint8 input takes neither range nor mean and std")
         return (1.0,), (0.0,)
     if said not in ([True, False, False], [False, True, True]):
         raise ModelFileError(
@@ -76,11 +76,13 @@ def _mapping(
     if entry.range is not None:
         low, high = entry.range
         if not math.isfinite(high - low) or low == high:
-            raise ModelFileError(f"{where}.range: {entry.range} is no range")
+            raise ModelFileError(
+                f"{where}.range: needs two different finite numbers, found {entry.range}"
+            )
         return ((high - low) / _STEPS,), (low,)
     mean, std = entry.mean or [], entry.std or []
     if not all(map(math.isfinite, (*mean, *std))) or len(mean) != len(std):
-        raise ModelFileError(f"{where}: mean and std are as many finite numbers each")
+        raise ModelFileError(f"{where}: mean and std must have equally many finite numbers")
     return (
         tuple(1 / (_STEPS * deviation) for deviation in std),
         tuple(-middle / deviation for middle, deviation in zip(mean, std, strict=True)),

@@ -1,4 +1,4 @@
-"""Judge a loaded variant: are its answers right, and how long do batches take."""
+"""Judge a loaded variant: whether its answers are right, and how long batches take."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from workers.sampling import sample_items
 Answers = list[Item]
 
 SAMPLES = 4
-"""Enough for a batch not to be one item many times over, few enough to hold big inputs."""
+"""Enough that a batch is not one item repeated, few enough to hold large inputs in memory."""
 
 _WARM_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How long a session takes.
+    """The measurements of a session.
 
     Attributes:
         latency_ns: As in `Offer`.
         limited: Why larger batches are not used, or None.
-        partial: True when batch size 1 was enough to see that it lost.
-        energy_uj: Batch size to what the device drew in a batch's time, in microjoules.
+        partial: True when it lost at batch size 1 and was not measured further.
+        energy_uj: Batch size to the energy that the device drew per batch, in microjoules.
     """
 
     latency_ns: dict[int, tuple[int, ...]]
@@ -41,7 +41,7 @@ class Verdict:
 
 
 class Judge:
-    """Judges sessions of one variant with the same items."""
+    """Judges all sessions of one variant with the same items."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Judge:
         effort: Effort | None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """Judge by a tolerance, with as much effort as is given; `joules` meters the device."""
+        """Judge by a tolerance, with the given effort; `joules` reads the device's energy meter."""
         self._joules = joules
         self._model = model
         self._tolerance = tolerance
@@ -58,20 +58,20 @@ class Judge:
         self.items: list[Item] = sample_items(model, SAMPLES)
 
     def answers(self, session: Session) -> Answers:
-        """What a session answers to the sampled items, each alone.
+        """A session's answers to the sampled items, each run alone.
 
         Raises:
             Exception: Whatever the session raises.
         """
         runner = self._runner(session)
-        # Copied, because the rows of a later batch are compared with them.
+        # Copied, because they are later compared with the rows of batches.
         return [
             {name: np.array(array) for name, array in runner.run_batch([item])[0].items()}
             for item in self.items
         ]
 
     def fault(self, answers: Answers, reference: Answers) -> str | None:
-        """How far answers are off from the reference's, or None."""
+        """How answers differ from the reference's beyond the tolerance, or None."""
         for found, expected in zip(answers, reference, strict=True):
             reason = disagreement(found, expected, self._tolerance)
             if reason is not None:
@@ -87,14 +87,14 @@ class Judge:
         tell: Callable[[int], None],
         has_lost: Callable[[Ladder], bool],
     ) -> Verdict:
-        """Measure growing batches, as long as each item's answer stays what it is alone.
+        """Measure growing batches, as long as each item's answer is the same as alone.
 
         Args:
-            session: What to measure.
-            answers: Its answers to the items alone.
+            session: The session to measure.
+            answers: Its answers to the items, each run alone.
             max_batch: The largest batch to try.
-            tell: Hears of each batch size before it is tried.
-            has_lost: Whether to stop after batch size 1, given its latency.
+            tell: Called with each batch size before it is tried.
+            has_lost: Tells from the latency at batch size 1 whether to stop there.
 
         Raises:
             Exception: Whatever the session raises for a single item.
@@ -114,7 +114,7 @@ class Judge:
         return Verdict(ladder, limited, climb.lost, climb.energy.microjoules)
 
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
-        """Run each batch size once, for a second at most, so that no request has to wait for it.
+        """Run each batch size once, until a second has passed, so that requests meet no warm-up.
 
         Raises:
             Exception: Whatever the session raises.
@@ -135,22 +135,22 @@ class Judge:
     def _batch_fault(self, runner: ItemRunner, batch: int, alone: Answers) -> str | None:
         try:
             rows = runner.run_batch(self._batch(batch))
-        except Exception as error:  # too large for the device, say; smaller ones may serve
+        except Exception as error:  # for example too large for the device; smaller ones may work
             return f"a batch of {batch} fails: {one_line(error)}"
         for index, row in enumerate(rows):
             reason = disagreement(row, alone[index % SAMPLES], self._tolerance)
             if reason is not None:
-                return f"item {index} of a batch of {batch} differs from it alone: {reason}"
+                return f"item {index} of a batch of {batch} differs when run alone: {reason}"
         return None
 
 
 class _Climb:
-    """Goes from batch size to batch size, until a batch is wrong or the race is lost.
+    """Goes up the batch sizes until a batch is wrong or the runtime has lost.
 
     Attributes:
-        energy: What is drawn on the way.
+        energy: The energy drawn at each batch size.
         fault: What was wrong with the last batch, or None.
-        lost: Whether batch size 1 was enough to see that it lost.
+        lost: Whether the runtime lost at batch size 1.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class _Climb:
 
 
 class _EnergyPerBatch:
-    """Shares out what a device draws while a batch size is measured among its runs.
+    """Divides the energy that a device draws at a batch size by the number of runs.
 
-    That is what the device draws in that time, its idle share included.
+    It is all the energy drawn in that time, including what the device draws when idle.
     """
 
     def __init__(self, joules: Callable[[], float | None]) -> None:
@@ -200,7 +200,7 @@ class _EnergyPerBatch:
         drawn = self._joules() if self._began is not None else None
         if drawn is not None and self._began is not None and self.runs:
             microjoules = round((drawn - self._began) / self.runs * 1e6)
-            # A counter that was reset, or is too coarse for so little, has told nothing.
+            # A counter that was reset, or is too coarse, gives no usable value.
             if microjoules > 0:
                 self.microjoules[self._batch] = microjoules
         self._began = None

@@ -1,4 +1,4 @@
-"""The kernel's small files. Which of them exist differs from box to box."""
+"""Read the kernel's small files, some of which are missing on some boxes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 def text_of(path: Path) -> str | None:
-    """A small file's text without its end of line, or None where it cannot be read."""
+    """A small file's text without its line end, or None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip("\0 \n")
     except OSError:
@@ -24,11 +24,11 @@ def number_of(path: Path) -> int | None:
 
 
 class Standing(NamedTuple):
-    """What the kernel says of a process.
+    """A process's state as the kernel reports it.
 
     Attributes:
-        state: Its main thread's, as a letter of proc(5).
-        cpu_ticks: What all its threads have computed, in clock ticks.
+        state: The state of its main thread, as a letter of proc(5).
+        cpu_ticks: The CPU time of all its threads, in clock ticks.
     """
 
     state: str
@@ -36,13 +36,13 @@ class Standing(NamedTuple):
 
 
 def standing(pid: int, root: Path = Path("/")) -> Standing | None:
-    """How a process stands now; None where that can't be known.
+    """The current state of a process; None where it cannot be read.
 
     Args:
-        pid: Its number.
+        pid: The process id.
         root: Where `/proc` is found.
     """
-    # What is in front, the name in brackets, may hold blanks and brackets itself.
+    # Skip the process name in brackets, which may itself hold blanks and brackets.
     fields = (text_of(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
         return Standing(fields[0], int(fields[11]) + int(fields[12]))

@@ -1,20 +1,20 @@
-"""The link between the scheduler and a worker: what is said, and the worker's end of it.
+"""The link between the scheduler and a worker: its messages, and the worker's end.
 
-Frames of `scheduler.wire` over a unix socket of the box. Why not Ray's channels: see
-docs/decisions/0001-worker-link.md.
+It carries frames of `scheduler.wire` over a local unix socket. For why it does not use Ray's
+channels, see docs/decisions/0001-worker-link.md.
 
     scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
                           cancel {id}
-                          measure {model, variant}: what it has offered, once more
-    worker -> scheduler   way {transfer_ns}, only from behind an emulated link, and first
+                          measure {model, variant}: measure an offered variant again
+    worker -> scheduler   way {transfer_ns}: first message, only behind an emulated link
                           catalog {models, problems}, offer {...}, progress {done, total, text}
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}
                           ending {reason}: why the worker's process is about to end
                           telemetry {reading}
 
-All of a batch's items have the same tensor specs, said once. Times are CLOCK_MONOTONIC, which
-all processes of a box share.
+All items of a batch have the same tensor specs, which are sent once. Times are CLOCK_MONOTONIC,
+which all processes of a box share.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SOCKET_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a worker says of a model, so that the scheduler need not open any model file."""
+    """A worker's description of a model, so that the scheduler never opens a model file."""
 
     name: str
     description: str
@@ -70,7 +70,7 @@ class ModelCard:
 
     @property
     def approximates(self) -> bool:
-        """Whether an answer may be one to inputs that are not quite those of the request."""
+        """Whether an answer may belong to inputs that differ slightly from the request's."""
         return bool(self.shrink) or (self.cache is not None and self.cache.near is not None)
 
 
@@ -78,10 +78,10 @@ _CARDS = TypeAdapter(ModelCard)
 
 
 class Host(Protocol):
-    """What owns the device: runs batches, item by item where one is bad."""
+    """The owner of the device: runs batches, item by item where one is bad."""
 
     def run(self, model: str, variant: str, items: list[Tensors]) -> Sequence[Any]:
-        """Outputs of each item, or the exception that it caused."""
+        """The outputs of each item, or the exception it caused."""
         ...
 
 
@@ -101,7 +101,7 @@ def offer_header(offer: Offer) -> Header:
 
 
 def offer_from(header: Header) -> Offer:
-    """The offer of a message."""
+    """The offer in a message."""
     fields = {key: value for key, value in header.items() if key != "t"}
     fields["latency_ns"] = {size: tuple(samples) for size, samples in fields["latency_ns"]}
     fields["energy_uj"] = dict(fields["energy_uj"])
@@ -110,49 +110,49 @@ def offer_from(header: Header) -> Offer:
 
 
 def card_from(fields: Any) -> ModelCard:
-    """The model card of a catalog message, in which another box may have said anything.
+    """The model card of a catalog message, which another box may have filled with anything.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a valid model card.
     """
     card = _CARDS.validate_python(fields)
     if card.max_batch < 1:
         raise ValueError(f"max_batch of {card.name!r:.80} is {card.max_batch}")
     for name in (card.name, *card.variants):
         if re.fullmatch(NAME_PATTERN, name) is None:
-            raise ValueError(f"{name!r:.80} is no name of a model or variant")
+            raise ValueError(f"{name!r:.80} is not a valid name of a model or variant")
     for spec in (*card.signature.inputs, *card.signature.outputs):
         sizes = [size for size in spec.shape if size is not None]
         if spec.dtype not in (*DTYPES, STRING) or min(sizes, default=0) < 0:
             raise ValueError(f"{spec.name!r:.80} is {spec.dtype!r:.80} {spec.shape!r:.80}")
     is_near = card.cache is not None and card.cache.near is not None
     if is_near and [spec.dtype == STRING for spec in card.signature.inputs] != [False]:
-        raise ValueError(f"cache of {card.name!r:.80}: 'near' needs one input that is no text")
+        raise ValueError(f"cache of {card.name!r:.80}: 'near' needs exactly one input, not text")
     return card
 
 
 Measure = Callable[[str, str], None]
-"""Told a model's and a variant's name; returns at once."""
+"""Called with a model's and a variant's name; returns at once."""
 
 
 def ignore_measure(model: str, variant: str) -> None:
-    """For hosts that have measured nothing."""
+    """A `Measure` for hosts that measure nothing."""
 
 
 class LinkServer:
-    """The worker's end: one scheduler at a time, runs in the order in which they came.
+    """The worker's end: serves one scheduler at a time, and runs batches in order of arrival.
 
-    Serving is one blocking thread, because a thread switch would cost more than a small
-    inference; `say` may be called from others.
+    One blocking thread serves, because a thread switch would cost more than a small inference;
+    `say` may be called from other threads.
 
     Args:
         path: The unix socket to listen on; a stale one is replaced.
-        host: What runs the batches.
-        measure: Hears which model and variant are to be measured again.
+        host: Runs the batches.
+        measure: Called with the model and variant to measure again.
     """
 
     def __init__(self, path: Path, host: Host, measure: Measure = ignore_measure) -> None:
-        """Listens, so that a scheduler can connect from now on."""
+        """Start listening, so that a scheduler can connect."""
         self._host = host
         self._measure = measure
         self._lock = threading.RLock()
@@ -169,7 +169,7 @@ class LinkServer:
         self._listener.listen(1)
 
     def say(self, key: str, header: Header) -> None:
-        """Tells the scheduler, and every later one, the latest message under a key."""
+        """Sends a message to the scheduler, and the latest one per key to every later scheduler."""
         with self._lock:
             self._said[key] = encode(header)
             if self._peer is not None:
@@ -195,7 +195,7 @@ class LinkServer:
                 self._send(said)
 
     def _receive(self, block: bool) -> None:
-        # Who says something in another thread may notice meanwhile that this scheduler is gone.
+        # Another thread that sends may notice meanwhile that this scheduler is gone.
         peer, reader = self._peer, self._reader
         if peer is None:
             return
@@ -219,14 +219,14 @@ class LinkServer:
             if header["t"] == "run":
                 self._waiting.append((header, body))
             elif header["t"] == "cancel":
-                # It comes after its run, so what does not wait has been run already.
+                # A cancel follows its run, so a run that is not waiting has already run.
                 if any(waiting["id"] == header["id"] for waiting, _ in self._waiting):
                     self._cancelled.add(header["id"])
             else:
                 self._measure(header["model"], header["variant"])
 
     def _hang_up(self) -> None:
-        """Forgets a scheduler that is gone, and what it had asked for."""
+        """Forgets a scheduler that is gone, with the runs it requested."""
         with self._lock:
             if self._peer is not None:
                 self._peer.close()
@@ -257,7 +257,7 @@ class LinkServer:
             results: Sequence[Any]
             try:
                 items = unpack_items(header["in"], header["count"], body)
-            except Exception as error:  # of these items alone, who are told
+            except Exception as error:  # only these items are affected, and are told
                 results = [error] * header["count"]
             else:
                 results = self._host.run(header["model"], header["variant"], items)
@@ -302,7 +302,7 @@ Packed = tuple["list[list[Any]]", "memoryview"]
 
 
 def results_from(header: Header, body: Body | None, count: int) -> list[Packed | str]:
-    """Per item of a run its outputs, still packed, or what went wrong with it."""
+    """The outputs of each item of a run, still packed, or what went wrong with it."""
     errors = dict(header["errors"])
     whole = body if body is not None else memoryview(b"")
     outputs: list[Packed] = []

@@ -1,4 +1,4 @@
-"""Load variants on a device without letting one of them harm the others."""
+"""Load variants on a device so that a bad one cannot harm the others."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from workers.runtimes.base import (
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the trials of a device have around them.
+    """Everything that a device's trials share.
 
     Attributes:
-        store: Where profiles are kept.
-        guard: Knows what the process died of before.
-        cache: Where compiled models are kept.
-        watch: Knows how the device is set.
-        max_batch: The device's own limit on batches.
+        store: The stored profiles.
+        guard: Knows which attempts the process did not survive.
+        cache: The compiled models.
+        watch: Knows the device's state.
+        max_batch: The device's own largest batch size.
         effort: How much time to spend on a profile.
-        joules: What the device has drawn so far, or None where nothing meters it.
+        joules: Returns the energy that the device has drawn so far, or None where nothing meters
+            it.
         root: Where `/proc` and `/sys` are found.
     """
 
@@ -53,12 +54,12 @@ class Surroundings:
 
 
 class Loader:
-    """Loads and builds for one device; what goes wrong becomes a problem.
+    """Loads and builds variants for one device; a failure becomes a problem.
 
     Attributes:
         device: The device.
-        around: What is around it.
-        fingerprints: By runtime, what its measurements here depend on.
+        around: What the device's trials share.
+        fingerprints: By runtime, the fingerprint of its measurements here.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Loader:
         around: Surroundings,
         problems: list[RuntimeProblem],
     ) -> None:
-        """Load with the runtimes that can be used on a device, the trusted one first."""
+        """Load with the runtimes usable on a device, the most trusted first."""
         self.device = device
         self.around = around
         self.fingerprints: dict[str, Fingerprint] = {}
@@ -78,7 +79,7 @@ class Loader:
         self.look_at_device()
 
     def look_at_device(self) -> bool:
-        """Take in how the device is set; whether that has changed since the last look."""
+        """Update the fingerprints, and return whether any has changed since the last call."""
         before = dict(self.fingerprints)
         for runtime in self._runtimes:
             of = fingerprint(self.device, runtime, self.around.watch.state, self.around.root)
@@ -89,31 +90,31 @@ class Loader:
         return before != self.fingerprints
 
     def folder(self, runtime: Runtime, case: Case) -> Path:
-        """Where a runtime keeps what it compiles of a variant."""
+        """The folder where a runtime keeps a compiled variant."""
         of = self.fingerprints[runtime.name]
         keys = ["kind", "processor", "runtime", "options"]
         if self.device.kind == "cpu":
-            keys.append("cores")  # what an accelerator runs does not depend on its host's cores
+            keys.append("cores")  # what an accelerator runs does not depend on the host's cores
         conditions = {key: of[key] for key in keys}
         case_key = case.key(self.around.max_batch)
         return self.around.cache.folder(self._label, {**conditions, "case": case_key})
 
     def is_exchanged(self, case: Case, runtime: str = "*") -> bool:
-        """Whether a variant's file is another one by now, which is a problem then.
+        """Whether a variant's file was replaced since the start; if so, report a problem.
 
-        That is not what was measured, nor what others keep answers and compiled models of: it is
-        served from the next start on.
+        The new file is not the one that was measured, nor the one behind cached answers and
+        compiled models. It is served after the next start.
         """
         try:
             exchanged = files_digest(case.variant.path) != case.variant.digest
         except (OSError, ModelFileFault):
-            return False  # the runtime says what is wrong with it
+            return False  # the runtime reports what is wrong with it
         if exchanged:
-            self.report(case, runtime, "its file was exchanged since the box started")
+            self.report(case, runtime, "its file was replaced after the box started")
         return exchanged
 
     def lacks_room(self, case: Case) -> bool:
-        """Whether a variant cannot fit into memory, which is a problem then."""
+        """Whether a variant cannot fit into memory; if so, report a problem."""
         available = available_bytes(self.around.root)
         limit = self.device.limits.memory_bytes
         if limit is not None:
@@ -125,30 +126,30 @@ class Loader:
         return reason is not None
 
     def is_deadly(self, runtime: Runtime, case: Case) -> bool:
-        """Whether the process has died of it too often, which is a problem then."""
+        """Whether the process has died of this attempt too often; if so, report a problem."""
         verdict = self.around.guard.verdict(self.attempt(runtime, case))
         if verdict is not None:
             self.report(case, runtime.name, verdict)
         return verdict is not None
 
     def attempt(self, runtime: Runtime, case: Case) -> str:
-        """What the crash guard calls the trial of a runtime with a variant.
+        """The crash guard's key for the trial of a runtime with a variant.
 
-        With the device's name: others like it try the same at the same time, and what is under
-        way looks like a death.
+        It includes the device's name: an identical device may make the same attempt at the same
+        time, and an attempt in progress looks like a death.
         """
         of = fingerprint_id(self.fingerprints[runtime.name])
         return f"{self._label}-{of}-{case.key(self.around.max_batch)}"
 
     def load(self, runtime: Runtime, case: Case) -> Session | None:
-        """Load a variant, guarded; None, with a problem, if that fails."""
+        """Load a variant within a guarded attempt; on failure, report a problem and return None."""
         if self.is_deadly(runtime, case):
             return None
         with self.around.guard.watch(self.attempt(runtime, case)):
             return self.open(runtime, case)
 
     def open(self, runtime: Runtime, case: Case) -> Session | None:
-        """Load a variant within an attempt that the caller guards."""
+        """Load a variant like `load`, within an attempt that the caller guards."""
         folder = self._checked_folder(runtime, case)
         if folder is None:
             return None
@@ -156,7 +157,7 @@ class Loader:
             session = runtime.load(case.model, case.variant, self.device, folder)
         except ModelLoadError as error:
             self.report(case, runtime.name, name_shortage(case.variant.path, str(error)))
-        except Exception as error:  # a library's fault with one model must not lose the others
+        except Exception as error:  # a library's failure with one model must not lose the others
             reason = f"failed to load: {spell(error)}"
             self.report(case, runtime.name, name_shortage(case.variant.path, reason))
         else:
@@ -165,14 +166,14 @@ class Loader:
         return None
 
     def must_build(self, runtime: Runtime, case: Case) -> bool:
-        """Whether a runtime has to compile a variant for minutes before it can load it."""
+        """Whether a runtime must first compile a variant, which takes minutes, to load it."""
         if not isinstance(runtime, Builder):
             return False
         folder = self._checked_folder(runtime, case)
         return folder is None or not runtime.is_built(folder)
 
     def build(self, runtime: Runtime, case: Case, tell: Tell) -> bool:
-        """Compile a variant if it has to be; whether it can be loaded now."""
+        """Compile a variant if needed, and return whether it can be loaded now."""
         if not isinstance(runtime, Builder) or not self.must_build(runtime, case):
             return True
         if self.is_deadly(runtime, case):
@@ -190,12 +191,12 @@ class Loader:
         return True
 
     def _checked_folder(self, runtime: Runtime, case: Case) -> Path | None:
-        """The folder of a variant, holding nothing foreign; None, with a problem, if that fails."""
+        """The verified folder of a variant; on failure, report a problem and return None."""
         try:
             folder = self.folder(runtime, case)
             broken = self.around.cache.check(folder)
         except OSError as error:
-            reason = f"the folder for what it compiles cannot be used: {error}"
+            reason = f"the folder for its compiled models cannot be used: {error}"
             self.report(case, runtime.name, reason)
             return None
         if broken is not None:
@@ -203,7 +204,7 @@ class Loader:
         return folder
 
     def report(self, case: Case, runtime: str, reason: str) -> None:
-        """Note a problem, once however often it is met."""
+        """Add a problem, unless it is already there."""
         problem = RuntimeProblem(case.model.name, case.variant.name, runtime, reason)
         if problem not in self._problems:
             self._problems.append(problem)
@@ -212,11 +213,11 @@ class Loader:
         try:
             self.around.cache.seal(folder)
         except OSError as error:
-            self.report(case, runtime.name, f"what it compiled could not be kept: {error}")
+            self.report(case, runtime.name, f"its compiled model could not be stored: {error}")
 
 
 def spell(error: Exception) -> str:
-    """An exception of any library on one line."""
+    """The text of any library's exception, on one line."""
     if isinstance(error, ModelLoadError):
         return str(error)
     return f"{type(error).__name__}: {one_line(error)}"

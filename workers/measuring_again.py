@@ -1,4 +1,4 @@
-"""Measuring what is served between the batches that are served, for it may be faster by now."""
+"""Measure served variants again, between the batches of requests; they may be faster by now."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from workers.residency import Key, Residency
 from workers.sampling import sample_items
 
 _GAP_S = 0.001
-"""Between runs that measure what is served: others who wait for the device get it."""
+"""Pause before each measuring run, so that waiting requests get the device."""
 
 _FASTER = 0.9
-"""What is measured again replaces what was known if it takes at most this share of the time."""
+"""A new latency counts as faster if it is at most this share of the known one."""
 
 _IDLE_S = 1.0
-"""A device that has served nothing for so long idles, and may be measured at length."""
+"""A device that has served nothing for this long is idle, and is measured at length."""
 
 _GLIMPSES = 3
-"""On one that is busy so many single items tell how fast it is now, after one to warm up."""
+"""Single items that are timed on a busy device, after one to warm up."""
 
 
 class MeasuringAgain:
-    """Measures variants of one device.
+    """Measures variants of one device again.
 
     Args:
         repository: The models.
-        residency: What is in memory, and runs.
-        lock: Held by whoever runs something.
-        running: Within what it makes of a variant and a number of items, those run.
-        effort: How much time to spend where nothing else is served.
+        residency: The variants in memory, and their runners.
+        lock: Held while something runs.
+        running: Given a variant and a number of items, makes the context in which they run.
+        effort: How much time to spend while the device is idle.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MeasuringAgain:
         running: Callable[[Key, int], AbstractContextManager[None]],
         effort: Effort | None,
     ) -> None:
-        """Nothing was served yet."""
+        """Start as idle."""
         self._models = repository.models
         self._residency = residency
         self._lock = lock
@@ -56,37 +56,37 @@ class MeasuringAgain:
         self._served_s = time.monotonic() - _IDLE_S
 
     def served(self) -> None:
-        """The device has just served something."""
+        """Record that the device has just served something."""
         self._served_s = time.monotonic()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has served nothing for a while."""
+        """Whether the device has served nothing for `_IDLE_S`."""
         return self.idle_s >= _IDLE_S
 
     @property
     def idle_s(self) -> float:
-        """For how long it has served nothing."""
+        """The time since the device last served something, in seconds."""
         return time.monotonic() - self._served_s
 
     def at_length(self, key: Key, known: Ladder) -> Ladder:
-        """The latencies of a variant now; none if it is no faster than was known.
+        """A variant's current latencies; empty if it is not faster than known.
 
         Raises:
-            Exception: Of the runtime's library.
+            Exception: The runtime's library failed.
         """
-        alone = self._measure(key, 1)  # at first, so that nobody has to wait for long
+        alone = self._measure(key, 1)  # a short run first, so that no request waits for long
         if _nearly_all(alone[1]) > _FASTER * _nearly_all(known[1]):
             return {}
         return self._measure(key, max(known))
 
     def briefly(self, key: Key, known: Ladder) -> Ladder:
-        """What was known, as much faster as a few single items are; none if they are not.
+        """The known latencies, scaled by a few single items; empty if those are not faster.
 
-        What makes a device faster does so with batches of all sizes.
+        All batch sizes are assumed to have become faster by the same factor.
 
         Raises:
-            Exception: Of the runtime's library.
+            Exception: The runtime's library failed.
         """
         known_ns, slowest_ns = _nearly_all(known[1]), 0
         items = sample_items(self._models[key[0]], 1)
@@ -101,7 +101,7 @@ class MeasuringAgain:
         }
 
     def _measure(self, key: Key, max_batch: int) -> Ladder:
-        """The latencies of what is served, in which the batches in between don't count."""
+        """Measure latencies without counting the requests' batches that run in between."""
         samples = sample_items(self._models[key[0]], SAMPLES)
         taken_ns = 0
 
@@ -112,7 +112,7 @@ class MeasuringAgain:
         return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
 
     def _timed(self, key: Key, batch: list[Item]) -> int:
-        """How long a batch takes by itself."""
+        """The time of one batch in nanoseconds, without waiting for the device."""
         time.sleep(_GAP_S)
         with self._lock:
             runner = self._residency.runner(key)
@@ -123,5 +123,5 @@ class MeasuringAgain:
 
 
 def _nearly_all(samples: Sequence[int]) -> int:
-    """Within which time nineteen of twenty were done."""
+    """The 95th percentile of ascending samples."""
     return samples[ceil(0.95 * len(samples)) - 1]

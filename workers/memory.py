@@ -1,4 +1,4 @@
-"""How much main memory a process may still take."""
+"""How much main memory a process can still use."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from workers.kernel_files import text_of
 from workers.model_files import weight_bytes
 
 _SHORTAGES = ("bad_alloc", "bad allocation", "MemoryError", "MemoryAllocation", "out of memory")
-"""What C++, Python and CUDA call it."""
+"""How errors of C++, Python and CUDA name a lack of memory."""
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """The memory that can still be had, in bytes; None where the kernel does not say.
+    """The memory still available, in bytes; None where the kernel does not say.
 
-    It is what proc(5) calls `MemAvailable`, or what the process's control group has left, if
-    that is less (cgroup-v2.rst: `memory.max`, `memory.current`; cgroup-v1/memory.rst:
+    This is `MemAvailable` of proc(5), or what the process's control group has left if that is less
+    (cgroup-v2.rst: `memory.max`, `memory.current`; cgroup-v1/memory.rst:
     `memory.limit_in_bytes`, `memory.usage_in_bytes`). Files that the group has cached count as
-    left, for the kernel drops them first.
+    available, because the kernel drops them first.
     """
     limits = [
         left for folder in own_groups(root, "memory") if (left := _left_in(folder)) is not None
@@ -30,7 +30,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def resident_bytes(root: Path = Path("/")) -> int:
-    """The main memory that this process takes now, in bytes; 0 where the kernel does not say."""
+    """The main memory this process uses now, in bytes; 0 where the kernel does not say."""
     for line in (text_of(root / "proc/self/status") or "").splitlines():
         name, _, value = line.partition(":")
         if name == "VmRSS":
@@ -39,13 +39,13 @@ def resident_bytes(root: Path = Path("/")) -> int:
 
 
 def lack_of_room(path: Path, available: int | None) -> str | None:
-    """Say that a model cannot fit into the memory that is left, or None.
+    """Explain that a model cannot fit into the available memory, or return None.
 
-    Its files are the least that it takes: libraries keep the weights, if not twice.
+    A model takes at least the size of its files: libraries keep the weights once or twice.
 
     Args:
         path: The model file.
-        available: Bytes that are left, or None where nobody knows.
+        available: The available bytes, or None where unknown.
     """
     size = weight_bytes(path)
     if available is None or size <= available:
@@ -57,14 +57,14 @@ def lack_of_room(path: Path, available: int | None) -> str | None:
 
 
 def name_shortage(path: Path, reason: str) -> str:
-    """Put in words what libraries say when memory runs out while they read or load a model.
+    """Say plainly when a library's error means that memory ran out while loading a model.
 
     Args:
         path: The model file.
-        reason: Why a library could not take it.
+        reason: The library's error.
 
     Returns:
-        The reason, which begins with the shortage if that is what it was.
+        The reason, prefixed with the shortage if there was one.
     """
     if not any(word in reason for word in _SHORTAGES):
         return reason
@@ -88,12 +88,12 @@ def _left_in(folder: Path) -> int | None:
 
 
 def _first(folder: Path, *names: str) -> str:
-    """What the first of some files that is there holds."""
+    """The content of the first file that exists and is not empty."""
     return next(filter(None, (text_of(folder / name) for name in names)), "")
 
 
 def _cached(folder: Path) -> int:
     lines = (line.partition(" ") for line in (text_of(folder / "memory.stat") or "").splitlines())
     counts = {name: value for name, _, value in lines}
-    # Version 1 counts the groups below apart; they are within the limit as well.
+    # Version 1 has a separate total with child groups, whose usage counts against the limit too.
     return int(counts.get("total_inactive_file") or counts.get("inactive_file") or 0)

@@ -1,4 +1,4 @@
-"""What the repository knows of a model: its variants, what it takes and gives, its limits."""
+"""A model of the repository: its variants, inputs and outputs, and limits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Literal
 from scheduler.core.signature import Signature
 
 Precision = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
-"""The number format that a variant's owner says its weights and arithmetic may use."""
+"""The number format that the owner allows for a variant's weights and arithmetic."""
 
 
 Residency = Literal["pinned", "loaded", "lazy"]
-"""`pinned` never leaves memory; `loaded` leaves it when others need the room; `lazy` does too,
-and is loaded at its first request."""
+"""`pinned` never leaves memory; `loaded` leaves it when others need the room; `lazy` does too, and
+is only loaded at its first request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class ShapeRange:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far two runtimes' outputs may lie apart and still count as the same answer.
+    """How far two runtimes' outputs may differ and still count as the same answer.
 
     Attributes:
-        rtol: Allowed distance as a share of the largest magnitude in the tensor.
-        atol: Allowed distance in the tensor's own unit.
+        rtol: Allowed difference as a share of the largest magnitude in the tensor.
+        atol: Allowed difference in the tensor's own unit.
     """
 
     rtol: float
@@ -45,23 +45,23 @@ class Tolerance:
 
 
 LONGEST_S = 1e9
-"""For no longer is an answer kept, in seconds: thirty years."""
+"""The longest time that an answer may be kept, in seconds: about thirty years."""
 
 MOST_BLOCKS = 64
-"""Into no more blocks is a dimension of a frame divided."""
+"""The most blocks into which a dimension of a frame is divided."""
 
 
 @dataclass(frozen=True, slots=True)
 class NearRules:
-    """When an earlier frame is near enough for its answer to serve another one too.
+    """When a frame is near enough to an earlier one to get the same answer.
 
     Attributes:
-        distance: The most by which the mean of any block may differ, in the input's own unit.
-        ttl_s: How old the earlier frame's answer may be, in seconds.
-        blocks: Into how many blocks each of the two largest dimensions is divided, 1 to 64.
+        distance: The largest allowed difference in the mean of any block, in the input's own unit.
+        ttl_s: The largest age of the earlier frame's answer, in seconds.
+        blocks: The number of blocks along each of the two largest dimensions, 1 to 64.
 
     Raises:
-        ValueError: One of them is out of its range.
+        ValueError: A value is out of range.
     """
 
     distance: float
@@ -69,7 +69,7 @@ class NearRules:
     blocks: int = 16
 
     def __post_init__(self) -> None:
-        """Refuses what another box may have said."""
+        """Check the values, which may come from another box."""
         in_range = 0 < self.ttl_s <= LONGEST_S and 1 <= self.blocks <= MOST_BLOCKS
         if not (self.distance > 0 and in_range):
             raise ValueError(f"{self} is out of range")
@@ -77,15 +77,15 @@ class NearRules:
 
 @dataclass(frozen=True, slots=True)
 class CacheRules:
-    """How answers may be kept for those who ask the same again.
+    """How answers may be cached for repeated requests.
 
     Attributes:
-        ttl_s: For how long, in seconds; None leaves it to the box's configuration.
-        max_kb: Up to which size, in 10^3 bytes; None leaves it to the box's configuration.
-        near: Whether frames that are nearly the same may share an answer; None for never.
+        ttl_s: How long an answer is kept, in seconds; None uses the box's configuration.
+        max_kb: The largest answer kept, in 10^3 bytes; None uses the box's configuration.
+        near: When nearly identical frames may share an answer; None for never.
 
     Raises:
-        ValueError: One of them is out of its range.
+        ValueError: A value is out of range.
     """
 
     ttl_s: float | None = None
@@ -93,7 +93,7 @@ class CacheRules:
     near: NearRules | None = None
 
     def __post_init__(self) -> None:
-        """Refuses what another box may have said."""
+        """Check the values, which may come from another box."""
         if self.ttl_s is not None and not 0 < self.ttl_s <= LONGEST_S:
             raise ValueError(f"a ttl_s of {self.ttl_s} is out of range")
         if self.max_kb is not None and self.max_kb < 1:
@@ -101,7 +101,7 @@ class CacheRules:
 
 
 LAYOUTS = ("NCHW", "NHWC")
-"""Where the channels of an image are, with or without the batch dimension."""
+"""The dimension orders of an image, with or without the batch dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,10 @@ class Encoding:
 
     Attributes:
         name: `float16` or `jpeg`.
-        quality: Of a JPEG, 1 to 100; 0 where that is not known.
-        layout: Of the input that a JPEG becomes, one of `LAYOUTS`.
-        scale: Of all channels, or of each.
-        offset: The same.
+        quality: The JPEG quality, 1 to 100; 0 where unknown.
+        layout: The layout of the decoded input, one of `LAYOUTS`.
+        scale: One value for all channels, or one per channel.
+        offset: Like `scale`.
     """
 
     name: str
@@ -127,11 +127,11 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class InputForms:
-    """The smaller forms that the owner of a model allows for one of its inputs.
+    """The smaller forms that a model's owner allows for one of its inputs.
 
     Attributes:
         input: The input's name.
-        encodings: At least one, the preferred first.
+        encodings: At least one, in order of preference.
     """
 
     input: str
@@ -145,9 +145,9 @@ class Variant:
     Attributes:
         name: The variant's name within the model.
         path: The `.onnx` or OpenVINO `.xml` file.
-        precision: What the owner declares; it also bounds what a runtime may compute in.
-        accuracy: Share of right answers on held-out data, 0 to 1, where the owner states one.
-        rank: Place in the owner's order of preference, 0 first.
+        precision: The owner's declaration; a runtime may not compute in a coarser one.
+        accuracy: Share of right answers on held-out data, 0 to 1; None where not stated.
+        rank: Position in the owner's order of preference, 0 first.
         digest: xxh3_128 of the file and of the weight files beside it, in hex.
         fixed_batch: True when the file fixes its batch dimension at 1.
         stateful: True when the file keeps values from one run to the next.
@@ -168,24 +168,24 @@ class Model:
     """A model of the repository.
 
     Attributes:
-        name: What requests call it.
-        description: The owner's words, possibly empty.
-        signature: Inputs and outputs of one item; every variant shares it.
+        name: Its name in requests.
+        description: The owner's description, possibly empty.
+        signature: Inputs and outputs of one item, the same for every variant.
         variants: At least one, in order of preference.
         max_batch: The most items that may share a batch; 1 when the model has no batch
             dimension. A runtime or device may allow fewer.
         runtimes: The only runtimes that may serve it; empty allows all.
         tolerance: Overrides how far runtimes may disagree; None uses the precision's default.
-        profile_shapes: Item shapes, by input, to measure inputs with free dimensions at.
+        profile_shapes: By input, the item shape at which inputs with free dimensions are measured.
         digest: xxh3_128 over the variants' names, precisions and digests, in hex.
-        shape_ranges: The smallest and the largest item shape of inputs with free dimensions,
-            by input, for runtimes that compile for a range.
-        stateless: The owner's word that a stateful file's items may share a batch.
-        residency: Whether it may leave memory when others need the room, see `Residency`.
-        cache: How its answers may be kept; None where they never are: its owner says so, or it
-            keeps values between runs.
-        shrink: How inputs may be made smaller for a slow link; none where the owner says nothing.
-            No part of `digest`, which says what answers: this says how a question gets there.
+        shape_ranges: By input with free dimensions, the smallest and the largest item shape, for
+            runtimes that compile for a range.
+        stateless: The owner's statement that items of a stateful file may share a batch.
+        residency: Whether it may leave memory when others need the room; see `Residency`.
+        cache: How its answers may be cached; None for never, because its owner says so or it keeps
+            values between runs.
+        shrink: How inputs may be made smaller for a slow link; empty by default. Not part of
+            `digest`, because it affects how inputs travel, not what is computed.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which files a model has, and whether they are whole, before any library is asked to read them."""
+"""Find a model's files and check that they are intact before a library reads them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _MESSAGES = {
     "sparse tensor": {1: "tensor", 2: "tensor"},
     "tensor": {13: "entry"},
 }
-"""By kind of message, the fields through which a tensor may be reached, and what they hold: from
+"""By kind of message, the fields that may lead to a tensor, and the kind of message they hold; from
 https://github.com/onnx/onnx/blob/main/onnx/onnx.proto."""
 
 _DEEPEST = 100
-"""Protocol Buffers' libraries read no messages that are nested deeper."""
+"""The Protocol Buffers libraries refuse messages that are nested deeper."""
 
 _KEY, _VALUE = 1, 2
 _LOCATION = b"location"
@@ -45,19 +45,19 @@ _LONGEST_LOCATION = 4_096
 
 
 class ModelFileFault(ValueError):
-    """A model's file is not whole; the message says what it is instead."""
+    """A model's file is not intact; the message says what was found instead."""
 
 
 def check_model_files(path: Path) -> None:
     """Refuse a model file that is absent, empty, a pointer, cut short or of another format.
 
-    Also one whose weights are said to lie outside of its folder.
+    Also refuse a model that names weight files outside its folder.
 
     Args:
         path: An `.onnx` file, or an OpenVINO `.xml` with its `.bin` beside it.
 
     Raises:
-        ModelFileFault: With the file's name, what is wrong and what helps.
+        ModelFileFault: The message has the file's name, what is wrong and what helps.
         OSError: It cannot be read.
     """
     parts = [path, path.with_suffix(".bin")] if path.suffix == ".xml" else [path]
@@ -70,8 +70,8 @@ def check_model_files(path: Path) -> None:
 def weight_files(path: Path) -> list[Path]:
     """A model file with the files that hold its weights.
 
-    Of an ONNX model those whose names extend its own, `model.onnx.data` and `model.onnx_data`,
-    where exporters put them, and all others that it names itself.
+    For an ONNX model these are the files whose names extend its own, such as `model.onnx.data` and
+    `model.onnx_data`, where exporters put weights, and all others that it names.
 
     Raises:
         ModelFileFault: As in `check_model_files`.
@@ -84,10 +84,10 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def files_digest(path: Path) -> str:
-    """A hash of a model file with its weight files.
+    """A hash of a model file and its weight files.
 
     Raises:
-        OSError: One can't be read.
+        OSError: A file can't be read.
         ModelFileFault: As in `check_model_files`.
     """
     digest = xxhash.xxh3_128()
@@ -99,9 +99,10 @@ def files_digest(path: Path) -> str:
 
 
 def weight_bytes(path: Path) -> int:
-    """The size of a model's files in bytes, less than which it cannot take when loaded.
+    """The size of a model's files in bytes, a lower bound on its memory when loaded.
 
-    It is 0 where they are gone by now, which its library will say, as of those that are others.
+    It is 0 where files are gone, and that of `path` alone where it is not intact; the library that
+    loads the model reports such faults.
     """
     with suppress(OSError):
         try:
@@ -124,7 +125,7 @@ def _check_content(path: Path) -> None:
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number, and where in the file what it holds begins and ends."""
+    """A field of a message: its number, and where its content begins and ends in the file."""
 
     number: int
     start: int
@@ -132,19 +133,19 @@ class _Field(NamedTuple):
 
 
 def _named_weights(path: Path) -> set[Path]:
-    """The files in which an ONNX model says that its weights are.
+    """The weight files that an ONNX model names.
 
-    All messages in which a tensor may be are walked over, and only their fields' lengths are
-    read, so what takes time is the number of nodes and not the size of the file.
+    This walks all messages that may contain a tensor and reads only the keys and lengths of their
+    fields, so its time depends on the number of nodes, not on the size of the file.
 
     Raises:
-        ModelFileFault: The file is cut short or no ONNX model, or names what is elsewhere.
+        ModelFileFault: The file is cut short or no ONNX model, or names files elsewhere.
         OSError: It cannot be read.
     """
     found: set[Path] = set()
     with path.open("rb") as file:
         size = path.stat().st_size
-        # One after the other, so that no more is kept than the messages that one lies within.
+        # Depth first, so that only the enclosing messages are kept.
         within = [(_MESSAGES["model"], _fields(path, file, 0, size, size))]
         while within:
             inner, fields = within[-1]
@@ -163,7 +164,7 @@ def _named_weights(path: Path) -> set[Path]:
 
 
 def _location(path: Path, file: BinaryIO, entry: _Field, size: int) -> str | None:
-    """What an entry says of where a tensor's bytes are; None where it says something else."""
+    """The file that an entry names for a tensor's bytes; None for other entries."""
     said: dict[int, bytes] = {}
     for number, start, end in _fields(path, file, entry.start, entry.end, size):
         file.seek(start)
@@ -182,7 +183,7 @@ def _location(path: Path, file: BinaryIO, entry: _Field, size: int) -> str | Non
 def _fields(path: Path, file: BinaryIO, start: int, end: int, size: int) -> Iterator[_Field]:
     """The fields of a message.
 
-    The encoding is that of https://protobuf.dev/programming-guides/encoding/.
+    For the encoding see https://protobuf.dev/programming-guides/encoding/.
     """
     while start < end:
         file.seek(start)
@@ -225,7 +226,7 @@ def _varint(data: bytes, start: int) -> tuple[int, int]:
 def _cut_short(path: Path, size: int, wanted: int | None = None) -> ModelFileFault:
     of = f" of at least {wanted:,}" if wanted else ""
     return ModelFileFault(
-        f"file '{path.name}' is cut short, or no ONNX model: it holds {size:,} bytes{of}; "
+        f"file '{path.name}' is cut short, or not an ONNX model: it holds {size:,} bytes{of}; "
         "copy it again"
     )
 

@@ -1,4 +1,4 @@
-"""`model.yaml`: what an owner says of a model."""
+"""The schema and parser of `model.yaml`, the owner's description of a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.yaml_loader import MALFORMED, load
 from workers.model import LONGEST_S, MOST_BLOCKS, Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
-"""What the name of a model or variant must match in full."""
+"""The pattern that a whole model or variant name must match."""
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
 PositiveInt = Annotated[int, Field(ge=1)]
@@ -39,7 +39,7 @@ class VariantEntry(_Strict):
 
     Attributes:
         file: The variant's `.onnx` or `.xml` file, relative to the model's folder.
-        precision: What the file computes in; a runtime never goes coarser.
+        precision: The precision of the file; a runtime never computes in a coarser one.
         accuracy: Share of right answers on held-out data.
     """
 
@@ -49,7 +49,7 @@ class VariantEntry(_Strict):
 
 
 class ToleranceEntry(_Strict):
-    """How far two runtimes' outputs may lie apart; see `workers.model.Tolerance`."""
+    """How far two runtimes' outputs may differ; see `workers.model.Tolerance`."""
 
     rtol: Annotated[float, Field(ge=0)]
     atol: Annotated[float, Field(ge=0)]
@@ -71,7 +71,7 @@ class NearEntry(_Strict):
 
 
 class CacheEntry(_Strict):
-    """How answers may be kept; see `workers.model.CacheRules`."""
+    """How answers may be cached; see `workers.model.CacheRules`."""
 
     ttl_s: TimeToLive | None = None
     max_kb: PositiveInt | None = None
@@ -82,11 +82,11 @@ class JpegEntry(_Strict):
     """How an image input becomes a JPEG and what its 8 bits mean; see `workers.model.Encoding`.
 
     Attributes:
-        quality: As libjpeg has it.
-        layout: Where the input has its channels, of which there are 1 or 3.
+        quality: As in libjpeg.
+        layout: The dimension order of the input, which has 1 or 3 channels.
         range: The values that stand for black and white.
-        mean: Instead of `range`, of images from 0 to 1 that were normalised: one per channel.
-        std: The same.
+        mean: Instead of `range`, the mean that normalised images from 0 to 1, per channel.
+        std: Likewise the standard deviation.
     """
 
     quality: Annotated[int, Field(ge=1, le=100)] = 90
@@ -99,7 +99,7 @@ class JpegEntry(_Strict):
 
 
 class Float16Entry(_Strict):
-    """There is nothing to say of it."""
+    """Has no settings."""
 
 
 class FormEntry(_Strict):
@@ -110,7 +110,7 @@ class FormEntry(_Strict):
 
 
 def _form_by_name(said: Any) -> Any:
-    """A form of which nothing is said may be written as its name."""
+    """Accept the name of a form instead of a mapping without settings."""
     return {said: {}} if isinstance(said, str) else said
 
 
@@ -118,14 +118,14 @@ class InputEntry(_Strict):
     """One entry under `inputs`.
 
     Attributes:
-        shrink: The smaller forms that the input may have on a slow link, the preferred first.
+        shrink: The smaller forms allowed on a slow link, in order of preference.
     """
 
     shrink: list[Annotated[FormEntry, BeforeValidator(_form_by_name)]] = []
 
 
 def _yes_or_no(said: Any) -> Any:
-    """`true` and `false` may be written for the defaults and for none."""
+    """Accept `true` for the defaults and `false` for none."""
     return {} if said is True else None if said is False else said
 
 
@@ -138,13 +138,13 @@ class ModelFile(_Strict):
         max_batch: The most items that may share a batch.
         runtimes: The only runtimes that may serve the model, by name.
         tolerance: How far runtimes may disagree, instead of the precision's default.
-        profile_shapes: Item shapes, without batch dimension, to measure inputs at.
+        profile_shapes: Item shapes, without batch dimension, at which inputs are measured.
         shape_ranges: Smallest and largest item shapes of inputs with free dimensions; TensorRT
             needs them.
         stateless: Whether a file that keeps values between runs may batch its items.
         residency: Whether the model may leave memory when others need the room.
-        cache: How the box's result cache may keep its answers; `false` for not at all.
-        inputs: What there is to say of inputs, by name.
+        cache: How the box's result cache may keep its answers; `false` for never.
+        inputs: Settings of inputs, by name.
     """
 
     description: str = ""
@@ -164,7 +164,7 @@ def parse_model_file(text: str) -> ModelFile:
     """Parse the text of a `model.yaml`.
 
     Raises:
-        ModelFileError: It is no YAML, has an unknown or repeated key or a wrong value.
+        ModelFileError: It is not YAML, or has an unknown or repeated key or a wrong value.
     """
     try:
         content = load(text)
@@ -179,7 +179,7 @@ def parse_model_file(text: str) -> ModelFile:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that names the known word closest to an unknown one, or all of them."""
+    """A hint that names the known word closest to an unknown one, or else all known words."""
     choices = list(known)
     return did_you_mean(word, choices, f"known are {', '.join(choices) or 'none'}")
 
@@ -192,7 +192,7 @@ def _explain(error: Any) -> str:
     if error["type"] == "missing":
         return f"key '{where}' is missing"
     if error["type"] == "string_type" and "[key]" in error["loc"]:
-        return f"key '{where}' must be a text: put it in quotes"
+        return f"key '{where}' must be a string: put it in quotes"
     return f"'{where}': {error['msg']} (found {error['input']!r})"
 
 

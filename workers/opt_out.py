@@ -1,12 +1,12 @@
-"""Keeps the libraries of the runtimes from telling their makers how they are used.
+"""Keep the runtimes' libraries from sending usage data to their makers.
 
-ONNX Runtime, from 1.29 on, posts events of each process and session to
-mobile.events.data.microsoft.com, and keeps an id of the device and a database of events in the home
-folder. OpenVINO posts to www.google-analytics.com whenever it is imported, from a process that it
-forks for that, and keeps an id as well. Both do unless they are told otherwise before the import.
+From version 1.29 on, ONNX Runtime posts events of each process and session to
+mobile.events.data.microsoft.com, and keeps a device id and a database of events in the home folder.
+OpenVINO posts to www.google-analytics.com at every import, from a process that it forks for this,
+and keeps an id as well. Both must be told not to before they are imported.
 
 Sources: ONNX Runtime, docs/Privacy.md ("Disabling Telemetry"); OpenVINO's `openvino.tools.ovc`,
-which goes without the package `openvino_telemetry` where that can't be imported.
+which works without the package `openvino_telemetry` where that can't be imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 
 
 def opt_out() -> None:
-    """Turns it off for this process and those that it starts with the package `workers`."""
+    """Turn telemetry off for this process and for child processes that import `workers`."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    # None is how Python notes what can't be imported; what is there already stays.
+    # None makes Python refuse the import; a module already imported stays.
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Profiles on disk, so that a restart does not measure again."""
+"""Keep profiles on disk, so that a restart does not measure again."""
 
 from __future__ import annotations
 
@@ -12,22 +12,20 @@ from scheduler.files import replace_file
 from workers.fingerprint import Fingerprint, fingerprint_id
 
 _MAY_CHANGE = {"runtime", "power", "throttled"}
-"""What of a fingerprint changes on one and the same device."""
+"""The parts of a fingerprint that can change on the same device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How a runtime did with a variant on a device.
+    """The measurements of a runtime with a variant on a device.
 
     Attributes:
         latency_ns: Batch size to ascending, equally likely latencies in nanoseconds; empty
             when the runtime was rejected.
         rejected: Why the runtime must not serve the variant (its answers are off), or None.
         load_ns: How long loading took, in nanoseconds.
-        energy_uj: Batch size to the energy that a batch took, in microjoules, where the box
-            meters it.
-        partial: True when it lost to another runtime at batch size 1 and was not measured
-            further.
+        energy_uj: Batch size to the energy per batch, in microjoules, where the box meters it.
+        partial: True when it lost to another runtime at batch size 1 and was not measured further.
         limited: Why larger batches are not used, or None.
     """
 
@@ -63,11 +61,11 @@ class _Document(BaseModel):
 class ProfileStore:
     """One JSON file per device fingerprint in a folder.
 
-    A file that cannot be read is reported, counts as empty, and is replaced by the next `put`.
+    An unreadable file is reported, counts as empty, and is replaced by the next `put`.
     """
 
     def __init__(self, directory: Path, report: Callable[[str], None] = lambda reason: None):
-        """Use a folder, which is made if absent; `report` hears of unreadable files."""
+        """Use a folder, which is created if absent; `report` is told of unreadable files."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._report = report
@@ -107,11 +105,11 @@ class ProfileStore:
         replace_file(self.path(of), document.model_dump_json(indent=1), durable=True)
 
     def superseded(self, of: Fingerprint) -> str | None:
-        """Say what has changed since a device was last measured, or None.
+        """Describe what has changed since a device was last measured, or return None.
 
         Returns:
-            Words for people, when there is no profile under a fingerprint but one that differs
-            in nothing but the runtime's version or how the device is set.
+            A text for people, if no profile has this fingerprint but one differs from it only
+            in the runtime's version or the device's state.
         """
         if self.path(of).exists():
             return None
@@ -119,15 +117,15 @@ class ProfileStore:
             try:
                 before = _Document.model_validate_json(path.read_bytes()).fingerprint
             except (OSError, ValidationError):
-                continue  # `get` tells of it, if it is this device's
+                continue  # `get` reports it if it is this device's
             if before.keys() != of.keys() or _library(before) != _library(of):
-                continue  # of another version of laxity, or another library
+                continue  # from another version of laxity, or another library
             changed = [key for key in of if of[key] != before[key]]
             if changed and set(changed) <= _MAY_CHANGE:
                 spelt = " and ".join(
                     f"'{before[key]}' has become '{of[key]}'" for key in sorted(changed)
                 )
-                return f"{spelt}: what was measured before is stale and measured again"
+                return f"{spelt}: earlier measurements are stale; measuring again"
         return None
 
     def _read(self, of: Fingerprint) -> _Document:
@@ -138,11 +136,11 @@ class ProfileStore:
             return _Document(fingerprint=of)
         except (OSError, ValidationError) as error:
             first = str(error).splitlines()[0]
-            self._report(f"profiles in {path} are unreadable and measured again: {first}")
+            self._report(f"profiles in {path} are unreadable; measuring again: {first}")
             return _Document(fingerprint=of)
         sound = all(map(_is_sound, document.profiles.values()))
         if not sound or document.format != 1 or document.fingerprint != of:
-            self._report(f"profiles in {path} do not fit this version and are measured again")
+            self._report(f"profiles in {path} do not fit this version; measuring again")
             return _Document(fingerprint=of)
         return document
 

@@ -1,4 +1,4 @@
-"""Measure how long a device needs for batches of a model."""
+"""Measure how long a device takes for batches of a model."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ class Effort:
     """How much time to spend on a profile, and when to stop.
 
     Attributes:
-        budget_ns: Time for the repeats at one batch size, beyond `min_repeats`; and for the
-            warm-up before them.
+        budget_ns: Time limit for the repeats at one batch size beyond `min_repeats`, and likewise
+            for the warm-up before them.
         total_ns: Time after which no larger batch is tried.
-        min_repeats: Repeats at each batch size, whatever they take.
-        max_repeats: Repeats at each batch size, however short they are.
-        max_warm_ups: Runs to wait for a session to become steady.
+        min_repeats: The fewest repeats at a batch size, however long they take.
+        max_repeats: The most repeats at a batch size, however short they are.
+        max_warm_ups: The most runs to wait for a session to become steady.
         points: The most samples kept for a batch size.
-        min_gain: A doubled batch has to raise items per second by this share to count.
-        flat_steps: So many doublings in a row without that gain end the ladder.
-        slow_ns: A batch that takes longer ends the ladder, and has to run
-            `slow_repeats` times only.
+        min_gain: The share by which a doubled batch must raise items per second.
+        flat_steps: The number of doublings in a row without that gain that ends the ladder.
+        slow_ns: A batch that takes longer ends the ladder, and need only run `slow_repeats` times.
         slow_repeats: Repeats of a slow batch.
     """
 
@@ -64,16 +63,15 @@ def measure_ladder(
     """Measure growing batches until larger ones no longer pay.
 
     Args:
-        run_batch: Runs one batch of the given size; what it raises ends the measurement.
+        run_batch: Runs one batch of the given size; an exception ends the measurement.
         max_batch: The largest batch to try.
         effort: How much time to spend; the default takes about half a second per size.
         clock_ns: The clock, in nanoseconds.
-        accept: Asked before each batch size is measured, with what is measured so far; the
-            first that it refuses ends the ladder. Size 1 is measured whatever it says.
+        accept: Called before each batch size with the results so far; False ends the ladder, except
+            that size 1 is always measured.
 
     Returns:
-        For each measured batch size at most `effort.points` ascending latencies in
-        nanoseconds, equally likely.
+        By batch size, at most `effort.points` ascending, equally likely latencies in nanoseconds.
     """
     effort = effort or Effort()
     measured: dict[int, tuple[int, ...]] = {}
@@ -117,9 +115,10 @@ def _measure(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs)
 
 
 def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> None:
-    """Run until the last three runs are no longer faster than all before them by 5 %.
+    """Run until the best of the last three runs is no longer 5 % faster than all earlier ones.
 
-    On a machine that is busy with other work they may never settle: then the budget ends it.
+    On a machine that is busy with other work the times may never settle; then the budget ends the
+    warm-up.
     """
     times: list[int] = []
     began_ns = clock_ns()

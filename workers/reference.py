@@ -1,4 +1,4 @@
-"""What a variant answers on the CPU, which other processors are compared with."""
+"""A variant's answers on the CPU, with which other processors are compared."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from workers.runtimes.openvino import OpenVino
 
 
 def reference_runtimes(device: DeviceSpec) -> tuple[Runtime, ...]:
-    """The runtimes that a device's answers are compared with, the most trusted first.
+    """The runtimes with which a device's answers are compared, the most trusted first.
 
-    None for a CPU, whose own runtimes are compared with the first of them, and none for an
-    emulated device, which answers zeros.
+    Empty for a CPU, whose runtimes are compared with its own first one, and for an emulated device,
+    which answers zeros.
     """
     if device.kind == "cpu" or "emulated" in device.runtimes:
         return ()
@@ -38,11 +38,11 @@ def reference_answers(
 
     Args:
         model: The variant's model.
-        variant: What to run.
-        items: Without a batch dimension.
+        variant: The variant to run.
+        items: Items without a batch dimension.
         device: The device whose host asks; its cores are used.
         cache_dir: An existing folder for what the runtimes compile.
-        report: Hears a runtime's name and why it could not answer.
+        report: Called with a runtime's name and why it could not answer.
 
     Returns:
         The answers, or None where no runtime can give them.
@@ -59,7 +59,7 @@ def reference_answers(
         try:
             runner = ItemRunner(session, model.signature.batched)
             return [runner.run_batch([item])[0] for item in items]
-        except Exception as error:  # a library's fault must not lose the device
+        except Exception as error:  # a library's failure must not lose the device
             report(runtime.name, f"cannot be compared with: {one_line(error)}")
         finally:
             session.close()

@@ -1,4 +1,4 @@
-"""The model repository: folders of model files, read into what can be served."""
+"""The model repository: reads folders of model files into models that can be served."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class RepositoryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What a repository's folder holds.
+    """The content of a repository's folder.
 
     Attributes:
-        models: By name, those with at least one usable variant.
-        problems: Models and variants that are left out, and why.
+        models: The models with at least one usable variant, by name.
+        problems: The models and variants that are left out, and why.
     """
 
     models: dict[str, Model]
@@ -78,8 +78,8 @@ def load_repository(root: Path) -> Repository:
     """Read every model below a folder.
 
     A model is a folder with a `model.yaml`, or one in Triton's layout
-    (`<model>/<version>/model.onnx`), of which the highest version is taken. What cannot be
-    used becomes a `Problem`, and the rest is loaded. Symbolic links are followed.
+    (`<model>/<version>/model.onnx`), whose highest version is used. What cannot be used becomes a
+    `Problem`, and the rest is loaded. Symbolic links are followed.
 
     Raises:
         RepositoryError: `root` is not a readable folder.
@@ -103,14 +103,16 @@ def _model_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
             continue
         try:
             is_folder = entry.is_dir()
-        except OSError as error:  # a link into a folder that this user may not enter, say
+        except OSError as error:  # for example a link into a folder without access
             problems.append(Problem(entry.name, str(error)))
             continue
         if is_folder:
             yield entry
         elif entry.suffix in _SUFFIXES:
             home = f"{entry.stem}/1/model{entry.suffix}"
-            problems.append(Problem(entry.stem, f"{entry.name} lies loose; move it to {home}"))
+            problems.append(
+                Problem(entry.stem, f"{entry.name} is not in a model folder; move it to {home}")
+            )
 
 
 def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
@@ -163,7 +165,7 @@ def _triton_layout(folder: Path) -> ModelFile:
 
 
 def _misplaced(folder: Path, versions: Iterable[Path]) -> str:
-    """What to do with the one model file there, if there is one."""
+    """A hint where to move a single misplaced model file; empty if there is not exactly one."""
     beside = [path for path in folder.iterdir() if path.suffix in _SUFFIXES]
     within = [path for each in versions for path in each.iterdir() if path.suffix in _SUFFIXES]
     if len(found := [*beside, *within]) != 1:
@@ -249,9 +251,9 @@ def _cache_rules(
         return None
     near = said.near
     if near is not None and len(signature.inputs) != 1:
-        raise ModelFileError("cache.near: works for a model with one input")
+        raise ModelFileError("cache.near: needs a model with exactly one input")
     if near is not None and signature.inputs[0].dtype == STRING:
-        raise ModelFileError("cache.near: works for frames, and the input is text")
+        raise ModelFileError("cache.near: needs frames as input, not text")
     return CacheRules(said.ttl_s, said.max_kb, NearRules(**near.model_dump()) if near else None)
 
 

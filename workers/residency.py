@@ -1,4 +1,4 @@
-"""Which models are in memory, when there is no room for all."""
+"""Decide which variants stay in memory when there is no room for all."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from workers.batches import ItemRunner
 from workers.runtimes.base import Session
 
 Key = tuple[str, str]
-"""A model's name and a variant's."""
+"""A model's and a variant's name."""
 
 
 @dataclass(slots=True)
 class Resident:
-    """A variant that is served, in memory or not.
+    """A served variant, in memory or not.
 
     Attributes:
         load: Loads it; raises `RunError` when that fails.
         batched: As in the model's signature.
-        size_bytes: The memory that it counts for: the size of its files.
+        size_bytes: Its share of the memory budget: the size of its files.
         pinned: True when it never leaves memory.
-        session: What runs it, or None while it is out of memory.
+        session: The loaded session, or None while it is out of memory.
     """
 
     load: Callable[[], Session]
@@ -32,13 +32,13 @@ class Resident:
 
 
 class Residency:
-    """Keeps the variants that were used last, within a budget.
+    """Keeps the most recently used variants in memory, within a budget.
 
-    Not thread-safe: the device's lock is held around every call.
+    Not thread-safe: callers hold the device's lock.
     """
 
     def __init__(self, budget_bytes: int | None, tell: Callable[[Key, bool], None]) -> None:
-        """Keep within a budget, None being none; `tell` hears who left memory or came back."""
+        """Keep within a budget, if any; `tell` is called when a variant is evicted or reloaded."""
         self._budget_bytes = budget_bytes
         self._tell = tell
         # Least recently used first.
@@ -55,7 +55,7 @@ class Residency:
         return key in self._runners
 
     def admit(self, key: Key, resident: Resident) -> None:
-        """Serve a variant, in place of what served it before."""
+        """Serve a variant, replacing its previous resident."""
         self._unload(key)
         self._residents.pop(key, None)
         self._residents[key] = resident
@@ -64,7 +64,7 @@ class Residency:
             self._make_room(key)
 
     def runner(self, key: Key) -> ItemRunner:
-        """What runs a variant, which is loaded if it is not in memory.
+        """The runner of a variant, which is loaded first if it is not in memory.
 
         Raises:
             KeyError: It is not served.
@@ -75,19 +75,19 @@ class Residency:
         runner = self._runners.get(key)
         if runner is not None:
             return runner
-        self._make_room(key)  # before, for there may not be room for both
+        self._make_room(key)  # before loading: there may not be room for both
         resident.session = resident.load()
         self._runners[key] = runner = ItemRunner(resident.session, resident.batched)
         self._tell(key, True)
         return runner
 
     def evict(self, key: Key) -> None:
-        """Take a variant out of memory; its next request loads it."""
+        """Evict a variant from memory; its next request loads it again."""
         if self._unload(key):
             self._tell(key, False)
 
     def close(self) -> None:
-        """Free all that is loaded, and serve nothing."""
+        """Close all sessions and serve nothing."""
         for key in self.keys:
             self._unload(key)
         self._residents.clear()

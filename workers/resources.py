@@ -1,4 +1,4 @@
-"""What of its box a device's process takes: cores, priority, memory."""
+"""Apply a device's limits to its process: cores, priority, memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from workers.runtimes.base import DeviceError, DeviceSpec
 
 
 def pin_thread(device: DeviceSpec) -> None:
-    """Keep the calling thread, and those that it starts, on a device's cores.
+    """Pin the calling thread, and threads it starts later, to a device's cores.
 
     Raises:
-        DeviceError: Not all of the cores can be had.
+        DeviceError: Not all of the cores are available.
     """
     if not device.cores:
         return
@@ -29,27 +29,27 @@ def pin_thread(device: DeviceSpec) -> None:
     granted = os.sched_getaffinity(0)
     if granted != wanted:
         raise DeviceError(
-            f"{device.id}: of cores {sorted(wanted)} only {sorted(granted)} can be had"
+            f"{device.id}: of cores {sorted(wanted)} only {sorted(granted)} are available"
         )
 
 
 def limit_process(device: DeviceSpec, root: Path = Path("/")) -> list[str]:
-    """Hold this process to a device's limits, by a control group where one may be made.
+    """Hold this process to a device's limits, by a control group where possible.
 
     Without a control group the kernel limits the data segment instead (setrlimit(2),
-    `RLIMIT_DATA`): allocations beyond it fail, and with them a model's load.
+    `RLIMIT_DATA`): allocations beyond it fail, and so does the load of the model that needed them.
 
     Args:
-        device: Whose limits.
+        device: The device with the limits.
         root: Where `/proc` and `/sys` are found.
 
     Returns:
-        What was set, in words.
+        Descriptions of the limits that were set.
     """
     said = []
     limits = device.limits
     if limits.nice:
-        # Lower than what this process was given would take a privilege. Threads inherit it.
+        # Going below the current niceness needs a privilege. Threads inherit the niceness.
         os.setpriority(os.PRIO_PROCESS, 0, max(limits.nice, os.getpriority(os.PRIO_PROCESS, 0)))
         said.append(f"nice {limits.nice}")
     if limits.memory_bytes is None:

@@ -1,4 +1,4 @@
-"""Seeded inputs to measure and compare models with."""
+"""Seeded random inputs for measuring and comparing models."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from workers.model import Model
 Array = npt.NDArray[Any]
 
 _TEXT_CLASS = 16
-"""As `RequestClass` has it: the texts that are drawn have up to 8 bytes."""
+"""The size class in `RequestClass` of the texts drawn, which have up to 8 bytes."""
 
 
 def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Array]]:
     """Draw random items that fit a model's signature.
 
-    Floats lie in [0, 1), safe under logarithms and roots; integers are 0 or 1, valid as an
-    index into nearly any table; texts are numbers of up to eight digits. A free dimension is
-    taken from the model's `profile_shapes`, or else is 1.
+    Floats are in [0, 1), mostly safe under logarithms and roots. Integers are 0 or 1, valid as an
+    index into nearly any table. Texts are numbers of up to eight digits. The size of a free
+    dimension comes from the model's `profile_shapes`, or else is 1.
 
     Returns:
         Items without a batch dimension, different from each other.
@@ -35,7 +35,7 @@ def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Arra
 
 
 def item_shapes(model: Model) -> Shapes:
-    """The shapes of what `sample_items` draws, as `Offer.item_shapes` has them."""
+    """The shapes that `sample_items` draws, in the form of `Offer.item_shapes`."""
     shapes = tuple(_free_shape(model, spec) for spec in model.signature.inputs)
     return shapes if any(shapes) else ()
 

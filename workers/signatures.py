@@ -1,4 +1,4 @@
-"""From the tensors that a model file declares to the signature that requests are held to."""
+"""Turn the tensors that a model file declares into the signature for requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from scheduler.core.signature import Signature, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class FileTensors:
-    """The tensors of a model file as it declares them, leading dimension included.
+    """The tensors of a model file as declared, including the leading dimension.
 
     Attributes:
         inputs: In the file's order; `None` in a shape is a dynamic dimension.
         outputs: In the file's order.
-        outputs_follow_batch: True when every output's leading dimension is known to be that
-            of the inputs, rather than, say, the number of objects found.
+        outputs_follow_batch: True when every output's leading dimension is known to be that of the
+            inputs, and not, for example, the number of objects found.
         stateful: True when the model keeps values from one run to the next.
     """
 
@@ -27,7 +27,7 @@ class FileTensors:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file's tensors mean for serving.
+    """The meaning of a file's tensors for serving.
 
     Attributes:
         signature: Inputs and outputs of one item.
@@ -44,8 +44,8 @@ def interpret(tensors: FileTensors) -> Reading:
     """Find the batch dimension of a model file.
 
     The first dimension is the batch when it is dynamic in every tensor and the outputs follow
-    the inputs, or when it is 1 in every tensor. Otherwise the model takes one item at a time,
-    with the shapes that its file declares.
+    the inputs, or when it is 1 in every tensor. Otherwise the model takes one item at a time, with
+    the declared shapes.
     """
     every = tensors.inputs + tensors.outputs
     leading = [spec.shape[0] if spec.shape else 0 for spec in every]
@@ -63,7 +63,7 @@ def interpret(tensors: FileTensors) -> Reading:
 
 
 def difference(found: Signature, expected: Signature) -> str | None:
-    """Say where two signatures differ, or None when a request for one fits the other."""
+    """Describe how two signatures differ, or None when a request for one fits the other."""
     if found.batched != expected.batched:
         have, want = (_batch_words(signature.batched) for signature in (found, expected))
         return f"it has {have}, the model's first variant has {want}"

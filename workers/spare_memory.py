@@ -1,4 +1,4 @@
-"""Memory that runtimes keep of their largest batches, given back while a device idles."""
+"""Free memory that runtimes keep after their largest batches, while a device idles."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from workers.residency import Residency
 from workers.sampling import sample_items
 
 SPARE_BYTES = 256_000_000
-"""Less than this is kept: to have it again takes the next batch longer than it is worth."""
+"""Less spare memory than this is kept, because allocating it again costs more than it is worth."""
 
 IDLE_S = 60.0
-"""For how long a device has served nothing before anything is given back."""
+"""A device that has served nothing for this long, in seconds, frees its spare memory."""
 
 
 class SpareMemory:
-    """Watches what the process takes beyond what it needed at the least.
+    """Watches how much memory the process uses beyond the least it has needed.
 
     Args:
-        residency: What is in memory, and runs.
+        residency: The variants in memory, and their runners.
         models: The models, by name.
-        lock: Held by whoever runs something.
-        idle_s: For how long the device has served nothing, in seconds.
-        resident: The memory that the process takes, in bytes.
+        lock: Held while something runs.
+        idle_s: Returns how long the device has served nothing, in seconds.
+        resident: Returns the memory that the process uses, in bytes.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class SpareMemory:
         idle_s: Callable[[], float],
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Nothing is known yet."""
+        """Start without a known minimum."""
         self._residency = residency
         self._models = models
         self._lock = lock
@@ -45,14 +45,14 @@ class SpareMemory:
         self._needed: int | None = None
 
     def look(self) -> None:
-        """Has sessions give back what they keep, where it is much and the device idles."""
+        """Have sessions free their spare memory, if it is large and the device idles."""
         taken = self._resident()
         self._needed = min(taken, self._needed or taken)
         if taken - self._needed < SPARE_BYTES or self._idle_s() < IDLE_S:
             return
         for key in self._residency.keys:
             if not self._lock.acquire(blocking=False):
-                return  # it has something to do again
+                return  # the device is busy again
             try:
                 if self._residency.is_loaded(key):
                     items = sample_items(self._models[key[0]], 1)

@@ -1,4 +1,4 @@
-"""From items to the arrays of a batch, with as little copying as can be."""
+"""Stack items into the arrays of a batch with as little copying as possible."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Below this, copying takes less time than looking where the arrays lie.
+# Below this size, copying is faster than checking whether the arrays are adjacent.
 _LOOK_BYTES = 16_384
 
 
 def stack_items(items: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Stack items into one array per input, with a leading batch dimension.
 
-    A single item is not copied, and neither are large arrays that lie one after another in
-    memory, as those of one message do. The items have to outlive the result.
+    A single item is not copied, nor are large arrays that are adjacent in memory, such as those of
+    one message. The items must outlive the result.
 
     Raises:
         ValueError: The items differ in the names or shapes of their tensors.
@@ -36,7 +36,7 @@ def _stack(arrays: list[Array]) -> Array:
         first = arrays[0]
         shape, strides = (len(arrays), *first.shape), (first.nbytes, *first.strides)
         return np.lib.stride_tricks.as_strided(first, shape, strides, writeable=False)
-    return np.array(arrays)  # the same as np.stack in half the time
+    return np.array(arrays)  # like np.stack, in half the time
 
 
 def _are_adjacent(arrays: list[Array]) -> bool:

@@ -1,4 +1,4 @@
-"""How an actor starts so that Ray never gives it up for good."""
+"""Start an actor so that Ray never gives up on it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PAUSE_S = 3.0
 
 @contextmanager
 def tried_again(who: str, *plain: type[Exception]) -> Iterator[None]:
-    """Around the start of an actor: where Ray has brought it back, a start that fails is repeated.
+    """Wrap an actor's start; if Ray has restarted the actor, retry a start that fails.
 
-    Ray brings an actor back whose process has ended, and gives one up for good whose constructor
-    raises. At the first start somebody is there to read why. Later nobody is, and what is missing
-    may come back: a folder that is being moved, a file that is being written. So that process
-    ends after a pause, and Ray brings the next.
+    Ray restarts an actor whose process ended, but gives up on one whose constructor raises. At the
+    first start somebody is there to read the error. At a restart nobody is, and what is missing may
+    come back, such as a folder being moved or a file being written. So the process ends after a
+    pause, and Ray starts the next one.
 
     Args:
-        who: What the log calls the actor.
-        plain: Errors that say all there is to say: who started the actor tells them in a line, and
-            Ray's traceback is kept from the log.
+        who: The actor's name in the log.
+        plain: Errors whose message is enough: the process that started the actor reports it in a
+            line, and Ray's traceback is kept out of the log.
     """
     try:
         yield
@@ -35,16 +35,16 @@ def tried_again(who: str, *plain: type[Exception]) -> Iterator[None]:
             if isinstance(error, plain) and ray.is_initialized():
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise
-        told = f"{who} can't start again: {error}; it is tried once more in {_PAUSE_S:.0f} s"
+        told = f"{who} can't start again: {error}; trying once more in {_PAUSE_S:.0f} s"
         print(told, file=sys.stderr, flush=True)
         time.sleep(_PAUSE_S)
         os._exit(1)
 
 
 def is_brought_back() -> bool:
-    """Whether this process is an actor that Ray started because the one before it had ended."""
+    """Whether Ray started this actor because its previous process had ended."""
     if not ray.is_initialized():
         return False
-    with warnings.catch_warnings():  # Ray uses what it warns of itself
+    with warnings.catch_warnings():  # Ray itself uses what it warns about
         warnings.simplefilter("ignore", DeprecationWarning)
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)

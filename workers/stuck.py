@@ -1,4 +1,4 @@
-"""Notices a batch that has run for so long that it will hardly end."""
+"""Notice a batch that has run for so long that it is probably stuck."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from workers.residency import Key
 
 TIMES = 20
-"""So many times what a batch took when it was measured is no bad moment any more."""
+"""A batch that takes this many times its measured latency is not just slow."""
 
 
 class StuckWatch:
-    """Knows what a device runs, and since when.
+    """Knows which batch a device is running, and since when.
 
-    One thread runs batches, another asks: so what is under way is one tuple, exchanged whole.
+    One thread runs batches and another asks, so the state is one tuple that is replaced whole.
 
     Args:
-        after_s: How long a batch may run in any case; None is for ever.
+        after_s: How long any batch may run; None for ever.
         clock_ns: The monotonic clock.
     """
 
@@ -33,12 +33,12 @@ class StuckWatch:
     def running(
         self, key: Key, count: int, latency_ns: Mapping[int, tuple[int, ...]]
     ) -> Iterator[None]:
-        """Within it a batch runs.
+        """Mark a batch as running within a block.
 
         Args:
             key: The model and the variant.
-            count: How many items, which may come to run one after the other.
-            latency_ns: What batches took when they were measured, by their size; see `Offer`.
+            count: The number of items, which may run one after the other.
+            latency_ns: The measured latencies by batch size; see `Offer`.
         """
         usual_ns = count * latency_ns[1][-1]
         self._under_way = self._clock_ns(), key, count, usual_ns
@@ -48,7 +48,7 @@ class StuckWatch:
             self._under_way = None
 
     def verdict(self) -> str | None:
-        """What is stuck, for people; None if nothing is."""
+        """Describe the stuck batch for people, or return None."""
         under_way = self._under_way
         if under_way is None or self._after_s is None:
             return None
@@ -58,5 +58,5 @@ class StuckWatch:
             return None
         return (
             f"a batch of {count} of {model}/{variant} has run for {took_s:.0f} s, "
-            f"where {usual_ns / 1e6:.3g} ms would be long"
+            f"though at most {usual_ns / 1e6:.3g} ms were expected"
         )

@@ -1,4 +1,4 @@
-"""Try the runtimes on a variant: load, compare, measure, keep the best."""
+"""Try runtimes on a variant: load, compare, measure, and keep the best."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from workers.reference import reference_answers, reference_runtimes
 from workers.runtimes.base import DeviceSpec, Runtime, Session
 
 Note = Callable[[int, str], None]
-"""Told how many runtimes are through with a variant, and what is happening."""
+"""Called with the number of runtimes done with a variant, and what is happening."""
 
 Profiles = Mapping[str, Profile]
 
 _SHORTAGES = (MemoryError, OSError)
-"""Of items too big to draw, or a disk that fails; one variant must not lose the others."""
+"""Raised by items too big for memory or a failing disk; other variants must go on."""
 
 _STATEFUL = (
     "served one item at a time: it keeps values between runs, and each run begins with the "
@@ -52,9 +52,9 @@ class RuntimeTrials:
 
         Args:
             device: The device.
-            runtimes: Those that can be used on it, the trusted one first.
-            around: What the trials have around them.
-            problems: Gets what goes wrong; the other runtimes and variants go on.
+            runtimes: The runtimes usable on it, the most trusted first.
+            around: What the device's trials share.
+            problems: Collects failures; the other runtimes and variants go on.
         """
         self._loader = Loader(device, runtimes, around, problems)
         self._device = device
@@ -62,9 +62,9 @@ class RuntimeTrials:
         self._around = around
 
     def look_at_device(self) -> bool:
-        """Take in how the device is set; whether that has changed since the last look.
+        """Update the device's state, and return whether it changed since the last call.
 
-        What was measured under other settings is not used, so `choose` measures again.
+        Profiles measured in another state are not used, so `choose` then measures again.
         """
         return self._loader.look_at_device()
 
@@ -74,23 +74,24 @@ class RuntimeTrials:
             runtime
             for runtime in self._runtimes.values()
             if variant.path.suffix in runtime.suffixes
-            # An emulated device stands for any hardware, whatever library a model asks for.
+            # An emulated device stands in for any hardware, whatever runtimes a model allows.
             and (not model.runtimes or runtime.name in (*model.runtimes, "emulated"))
         ]
 
     def unbuilt(self, model: Model, variant: Variant) -> list[Runtime]:
-        """The candidates that have to compile the variant for minutes first."""
+        """The candidates that must first compile the variant, which takes minutes."""
         case = Case(model, variant)
         return [r for r in self.candidates(model, variant) if self._loader.must_build(r, case)]
 
     def choose(self, model: Model, variant: Variant, note: Note) -> Choice | None:
         """Find, load and profile the best runtime for a variant that needs no build.
 
-        With a stored profile of every candidate only the winner is loaded. Otherwise all are,
-        their answers are compared with the reference's, and what is not stored is measured.
+        If every candidate has a stored profile, only the winner is loaded. Otherwise all are
+        loaded, their answers are compared with the reference's, and those without a stored profile
+        are measured.
 
         Returns:
-            The winner, or None when no runtime can serve the variant yet; the problems say why.
+            The winner, or None if no runtime can serve the variant yet; the problems say why.
         """
         case = Case(model, variant)
         try:
@@ -122,10 +123,10 @@ class RuntimeTrials:
     def challenge(
         self, model: Model, variant: Variant, runtime: Runtime, incumbent: Choice | None, note: Note
     ) -> Choice | None:
-        """Build a variant with a runtime, and see whether it serves better than what does now.
+        """Build a variant with a runtime, and try whether it serves better than the incumbent.
 
         Returns:
-            The new choice, or None when the incumbent stays.
+            The new choice, or None if the incumbent stays.
         """
         case = Case(model, variant)
         try:
@@ -157,16 +158,16 @@ class RuntimeTrials:
         return Choice(runtime.name, tried.session, tried.profile)
 
     def stored(self, model: Model, variant: Variant) -> dict[str, Profile]:
-        """What is known of each candidate as the device is set now, by its name."""
+        """The candidates' stored profiles in the device's current state, by runtime name."""
         return self._stored(self.candidates(model, variant), Case(model, variant))
 
     def keep(self, model: Model, variant: Variant, choice: Choice) -> None:
-        """Store what was measured of a choice since it was made."""
+        """Store a choice's profile, which was measured again since the choice was made."""
         of = self._loader.fingerprints[choice.runtime]
         self._keep(self._runtimes[choice.runtime], Case(model, variant), choice.profile, of)
 
     def reload(self, model: Model, variant: Variant, runtime: str) -> Session | None:
-        """Load once more what was chosen before; None, with a problem, if that fails."""
+        """Load a chosen runtime again; on failure, report a problem and return None."""
         case = Case(model, variant)
         if self._loader.is_exchanged(case, runtime):
             return None
@@ -178,7 +179,7 @@ class RuntimeTrials:
             return None
         try:
             self._judge(case).warm_up(session, list(profile.latency_ns))
-        except Exception as error:  # a library's fault with one model must not lose the others
+        except Exception as error:  # a library's failure with one model must not lose the others
             session.close()
             self._loader.report(case, runtime.name, f"failed on random inputs: {spell(error)}")
             return None
@@ -217,7 +218,8 @@ class RuntimeTrials:
         if self._loader.is_deadly(runtime, case):
             return None
         tell(f"{case.label}: {runtime.name}, loading")
-        # Loading and judging are one attempt, so that the first does not clear the second.
+        # Loading and judging are one attempt, so that a load that succeeds does not clear the
+        # record.
         with self._around.guard.watch(self._loader.attempt(runtime, case)):
             began_ns = time.monotonic_ns()
             session = self._loader.open(runtime, case)
@@ -269,7 +271,7 @@ class RuntimeTrials:
         return Judge(case.model, case.tolerance, around.effort, around.joules)
 
     def _reference(self, case: Case, judge: Judge) -> Answers | None:
-        """The CPU's answers, or None where the first runtime that answers is the reference."""
+        """The CPU's answers, or None if the first runtime that answers becomes the reference."""
         if not reference_runtimes(self._device):
             return None
         report = partial(self._loader.report, case)
@@ -292,12 +294,12 @@ class RuntimeTrials:
         return {name: profile for name, profile in found.items() if profile is not None}
 
     def _keep(self, runtime: Runtime, case: Case, profile: Profile, of: Fingerprint) -> None:
-        """Store what was measured, or known, of a device that is set as it was at the start."""
+        """Report a profile's problems, and store it if the device's state has not changed since."""
         if profile.rejected is not None:
             self._loader.report(case, runtime.name, f"rejected: {profile.rejected}")
         self._tell_limit(runtime, case, profile)
         if of != self._loader.fingerprints[runtime.name]:
-            return  # `choose` is due again, and is not to find a mixture
+            return  # `choose` is due again, and must not find a profile of mixed states
         key = case.key(self._around.max_batch)
         try:
             self._around.store.put(of, key, case.model.name, case.variant.name, profile)

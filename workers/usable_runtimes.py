@@ -1,4 +1,4 @@
-"""Which runtimes a device can use."""
+"""Find the runtimes that a device can use."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from workers.runtimes.emulated import EmulatedOptions
 
 
 def check_settings(device: DeviceSpec) -> tuple[str, ...]:
-    """What of a device's settings holds on any box.
+    """Check the part of a device's settings that does not depend on the box.
 
     Returns:
-        The names of the runtimes that it may use, the trusted one first.
+        The names of the runtimes it may use, the most trusted first.
 
     Raises:
-        DeviceError: Its settings name what there is not.
+        DeviceError: A runtime or option is unknown, or `emulated` is not alone.
     """
     names = device.runtimes or _for_kind(device.kind)
     for name in names:
@@ -34,10 +34,10 @@ def check_settings(device: DeviceSpec) -> tuple[str, ...]:
 
 
 def usable_runtimes(device: DeviceSpec) -> tuple[list[Runtime], list[RuntimeProblem]]:
-    """The runtimes of a device, the trusted one first, and why others are not used.
+    """The runtimes of a device, the most trusted first, and why others are not used.
 
     Raises:
-        DeviceError: None can be used, or the device's settings name what there is not.
+        DeviceError: No runtime can be used, or as in `check_settings`.
     """
     usable: list[Runtime] = []
     problems: list[RuntimeProblem] = []

@@ -1,4 +1,4 @@
-"""A runtime of MLServer for what is served here; its settings name an entry of `served`."""
+"""An MLServer runtime for the models of `served`; its settings hold a model's entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DATATYPES = {"float32": "FP32", "int64": "INT64", "bytes": "BYTES"}
 
 
 def settings_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What MLServer is to know of a model: its tensors are told, not found out."""
+    """MLServer's settings for a model, with its tensors declared."""
     model = served(spec)
     inputs, outputs = (
         [{"name": n, "datatype": _DATATYPES[d], "shape": [-1, *s]} for n, d, s in tensors]
@@ -35,12 +35,12 @@ class Runtime(MLModel):  # type: ignore[misc]
     """One model, whose batches run in threads."""
 
     async def load(self) -> bool:
-        """Opens it."""
+        """Load the model."""
         self._served = served(self.settings.parameters.extra)
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        """Runs one batch."""
+        """Run one batch."""
         arrays = {tensor.name: _decoded(tensor) for tensor in payload.inputs}
         answers: Any = await asyncio.to_thread(self._served.run, arrays)
         outputs = [_encoded(name, array) for name, array in answers.items()]
@@ -48,7 +48,7 @@ class Runtime(MLModel):  # type: ignore[misc]
 
 
 def _decoded(tensor: RequestInput) -> Any:
-    """An array; the library's own codec for arrays joins the elements of text."""
+    """Decode a tensor; text apart, because the library's array codec joins its elements."""
     if tensor.datatype != "BYTES":
         return NumpyCodec.decode_input(tensor)
     return np.array(StringCodec.decode_input(tensor)).reshape(tensor.shape)

@@ -1,4 +1,4 @@
-"""What other people's servers serve here; runs in their environments, with nothing of ours."""
+"""The models for other servers; runs in their environments, without laxity."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Served:
 
     Attributes:
         name: Its name.
-        inputs: Name, NumPy dtype and sizes of an item of each.
-        outputs: The same.
-        run: A batch of inputs to a batch of outputs.
+        inputs: The name, NumPy dtype and item shape of each input.
+        outputs: Likewise of each output.
+        run: Turns a batch of inputs into a batch of outputs.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Served:
 
 
 def served(spec: Mapping[str, Any]) -> Served:
-    """The model of an entry: `name` and `path` of an ONNX file, or `name` and `latency`."""
+    """Make the model of an entry: `name` and `path` of an ONNX file, or `name` and `latency`."""
     if "path" in spec:
         return _onnx(spec["name"], spec["path"])
     return _emulated(spec["name"], **spec["latency"])
 
 
 def read_models(file: Path) -> list[Served]:
-    """Every model of a file of entries."""
+    """Read every model of a file of entries."""
     return [served(spec) for spec in json.loads(file.read_text())]
 
 
@@ -67,7 +67,7 @@ def _sizes(shape: Sequence[Any]) -> list[int]:
 
 
 def _decoded(array: Any) -> Any:
-    """Text as the library takes it; all else as it is."""
+    """Convert text to the form that the library takes; leave other dtypes unchanged."""
     if array.dtype.kind not in "OSU":
         return array
     if array.dtype.kind == "U":
@@ -76,12 +76,12 @@ def _decoded(array: Any) -> Any:
 
 
 def _encoded(array: Any) -> Any:
-    """Text as servers take it; all else as it is."""
+    """Convert text to the form that servers take; leave other dtypes unchanged."""
     return np.char.encode(array.astype("U"), "utf-8") if array.dtype == object else array
 
 
 def _emulated(name: str, base_ms: float, per_item_ms: float, jitter: float) -> Served:
-    """Takes as long as laxity's emulated device would, one batch at a time; `y` is zero."""
+    """A model that takes time like laxity's emulated device, one batch at a time; `y` is zero."""
     device, rng = threading.Lock(), random.Random(1)
 
     def run(arrays: Arrays) -> Arrays:

@@ -1,4 +1,4 @@
-"""Triton by nvidia-pytriton: python triton_server.py MODELS.json HTTP GRPC [CERT KEY]."""
+"""Triton through nvidia-pytriton: python triton_server.py MODELS.json HTTP GRPC [CERT KEY]."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytriton.triton import Triton, TritonConfig
 from served import Served, read_models
 
 QUEUE = 6
-"""Requests that may wait for each model; the next one is refused."""
+"""The queue length of each model; a request beyond it is refused."""
 
 
 def bound(model: Served) -> dict[str, Any]:
-    """How a model is bound."""
+    """The arguments that bind a model to Triton."""
 
     @batch
     def infer(**arrays: Any) -> Any:
@@ -27,7 +27,7 @@ def bound(model: Served) -> dict[str, Any]:
         side: [Tensor(name=n, dtype=np.dtype(d).type, shape=tuple(s)) for n, d, s in described]
         for side, described in (("inputs", model.inputs), ("outputs", model.outputs))
     }
-    # A request's own timeout counts: what waited longer is refused.
+    # A request's own timeout applies: one that has waited longer is refused.
     policy = QueuePolicy(allow_timeout_override=True, max_queue_size=QUEUE)
     batcher = DynamicBatcher(default_queue_policy=policy)
     config = ModelConfig(max_batch_size=8, batcher=batcher)
@@ -35,7 +35,7 @@ def bound(model: Served) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serve until ended."""
     models, http, grpc, *pair = sys.argv[1:]
     tls = dict(zip(("grpc_server_cert", "grpc_server_key"), pair, strict=False))
     config = TritonConfig(

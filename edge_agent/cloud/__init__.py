@@ -1,1 +1,1 @@
-"""The cloud tier of our own: a box's scheduler and workers as the replicas of a Ray Serve app."""
+"""laxity's own cloud tier: a box's scheduler and workers as replicas of a Ray Serve app."""

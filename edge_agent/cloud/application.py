@@ -15,10 +15,10 @@ from edge_agent.cloud.replica import Replica
 
 
 def build(arguments: dict[str, Any]) -> Application:
-    """The application of a configuration file, for Ray Serve to call.
+    """Build the application of a configuration file; called by Ray Serve.
 
     Args:
-        arguments: `config`, the path of the file where Ray Serve runs.
+        arguments: `config` is the path of the file on the machine where Ray Serve runs.
 
     Raises:
         ConfigError: The file has mistakes.
@@ -27,7 +27,7 @@ def build(arguments: dict[str, Any]) -> Application:
 
 
 def application(config: ApplicationConfig) -> Application:
-    """The application of a configuration."""
+    """Build the application of a configuration."""
     replicas = config.replicas
     deployment: Any = serve.deployment(name="replica")(Replica)
     bound: Application = deployment.options(
@@ -41,7 +41,7 @@ def application(config: ApplicationConfig) -> Application:
         ),
         max_ongoing_requests=replicas.max_ongoing_requests,
         max_queued_requests=replicas.max_queued_requests,
-        # The first one is the replica's own, then one for each device, all on one node.
+        # The first bundle is for the replica itself, then one per device, all on one node.
         ray_actor_options={"num_cpus": replicas.cpus},
         placement_group_bundles=[
             {"CPU": replicas.cpus},

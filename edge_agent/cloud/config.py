@@ -1,4 +1,4 @@
-"""The configuration of the application: one YAML file, told apart from a box's."""
+"""The configuration of the cloud application: one YAML file, separate from a box's."""
 
 from __future__ import annotations
 
@@ -32,68 +32,70 @@ class CloudDevice(DeviceConfig):
     """One processor of each replica."""
 
     cpus: Amount = 1.0
-    """The CPUs that Ray sets aside for it. A CPU device runs as many threads, whole ones, unless
+    """The CPUs that Ray reserves for it. A CPU device runs that many threads, rounded down, unless
     options.threads or cores say otherwise."""
 
     gpus: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """The GPUs that Ray sets aside for it; which one is Ray's choice."""
+    """The GPUs that Ray reserves for it; Ray chooses which."""
 
 
 class ReplicasConfig(Section):
-    """How many replicas there are, and when that changes."""
+    """How many replicas there are, and when that number changes."""
 
     min: Count = 1
-    """The fewest. There is always one: a first replica takes seconds to come up."""
+    """The fewest. At least one always runs, because a first replica takes seconds to start."""
 
     max: Count = 4
-    """The most; fewer where the cluster has no room for them."""
+    """The most; there are fewer if the cluster has no room for them."""
 
     target_ongoing_requests: Amount = 16.0
-    """Requests per replica, waiting or running, that replicas are added or removed to have."""
+    """The target number of requests per replica, waiting or running. Replicas are added or removed
+    to meet it."""
 
     look_back_s: Annotated[float, Field(strict=True, gt=10, allow_inf_nan=False)] = 15.0
-    """Over how long requests are averaged; more than the 10 s between Ray Serve's reports."""
+    """The time over which requests are averaged, in seconds; more than the 10 s between Ray Serve's
+    reports."""
 
     upscale_delay_s: Seconds = 5.0
-    """How long there must be more before a replica is added."""
+    """How long requests must be above the target before a replica is added, in seconds."""
 
     downscale_delay_s: Seconds = 300.0
-    """How long there must be fewer before one is removed."""
+    """How long requests must be below the target before a replica is removed, in seconds."""
 
     max_ongoing_requests: Count = 1000
-    """Requests that a replica is given at once. Those beyond wait in Ray Serve, where nobody looks
-    at deadlines."""
+    """The most requests in flight at a replica. More requests wait in Ray Serve's queue, which
+    ignores deadlines."""
 
     max_queued_requests: Count = 100
-    """How many may wait there; the next ones are answered 503 by Ray Serve."""
+    """The most requests in that queue; Ray Serve answers further ones with 503."""
 
     cpus: Amount = 1.0
-    """The CPUs that Ray sets aside for a replica's door and scheduler."""
+    """The CPUs that Ray reserves for a replica's door and scheduler."""
 
 
 class RayConfig(Section):
     """The Ray cluster that hosts the application."""
 
     address: str | None = None
-    """Of a cluster that runs already; without it a cluster of one's own is started, on loopback."""
+    """The address of a running cluster; without it the application starts its own on loopback."""
 
     cpus: Count | None = None
-    """The CPUs that a cluster of one's own may count on; without it all that can be used."""
+    """The CPUs of the application's own cluster; without it all usable ones."""
 
     object_store_mb: Annotated[int, Field(strict=True, ge=80)] = 256
-    """Memory of a cluster of one's own for large requests and answers on their way, in 10^6
+    """Memory of the application's own cluster for large requests and answers in transit, in 10^6
     bytes."""
 
 
 class ApplicationConfig(Section):
-    """The configuration of the application. Relative paths start at the folder of the file."""
+    """The configuration of the application. Relative paths start at the file's folder."""
 
     name: SiteName = "laxity"
     """The application's name in Ray Serve."""
 
     http: DoorAddress = Field(default_factory=lambda: Address("tcp", None, "127.0.0.1", 8800))
-    """Open Inference Protocol over HTTP: HOST:PORT. What other machines can reach needs token_file
-    or tenants_file."""
+    """Open Inference Protocol over HTTP: HOST:PORT. An address that other machines can reach needs
+    token_file or tenants_file."""
 
     models: ConfigPath = Path("models")
     """The folder of the model repository, the same path on every node."""
@@ -113,37 +115,36 @@ class ApplicationConfig(Section):
     """The rule that decides which request runs when and where."""
 
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    """What each replica holds at most."""
+    """The limits of each replica."""
 
     doors: DoorsConfig = Field(default_factory=DoorsConfig)
-    """How the HTTP door works; processes, niceness and idle_s are Ray Serve's matter."""
+    """How the HTTP door works. Ray Serve decides processes, niceness and idle_s."""
 
     profile: ProfileConfig = Field(default_factory=ProfileConfig)
-    """How devices are measured when a model first meets them."""
+    """How devices are measured when they first get a model."""
 
     drain_s: Seconds = 10.0
-    """How long a replica that ends lets its requests finish, in seconds."""
+    """How long a stopping replica lets its requests finish, in seconds."""
 
     state_dir: ConfigPath = Field(default_factory=lambda: default_state_dir() / "cloud")
-    """The folder for measured profiles, which all replicas share, and for what `laxity cloud`
-    remembers."""
+    """The folder for measured profiles, which all replicas share, and for the state of `laxity
+    cloud`."""
 
     tenants_file: ConfigPath | None = None
-    """A file of tenants; docs/security.md has its keys. Their rates count per replica. Read again
-    when it changes."""
+    """A file of tenants; docs/security.md lists its keys. Their rates apply per replica. The file
+    is read again when it changes."""
 
     token_file: ConfigPath | None = None
-    """A file that holds the one token, or its hash, which clients must show; read again when it
-    changes."""
+    """A file with the token, or its hash, that clients must present; read again when it changes."""
 
     log: LogConfig = Field(default_factory=LogConfig)
-    """What replicas write to their logs."""
+    """What replicas log."""
 
     @field_validator("http")
     @classmethod
     def _http_is_tcp(cls, address: Address) -> Address:
         if address.scheme != "tcp":
-            raise ValueError(f"should be HOST:PORT, not {address}; TLS is an ingress's matter")
+            raise ValueError(f"should be HOST:PORT, not {address}; TLS is left to an ingress")
         return address
 
     @field_validator("devices")
@@ -179,10 +180,11 @@ class ApplicationConfig(Section):
         return path
 
     def of_replica(self, socket: Path) -> Config:
-        """What the scheduler of a replica is told, which listens on a unix socket alone.
+        """The configuration for a replica's scheduler, which listens only on a unix socket.
 
-        It keeps no journal: replicas come and go, and so would their files. Nor durable tasks: HTTP
-        has none, and of the replicas that share the folder one alone could.
+        It keeps no journal: replicas come and go, and so would their files. It has no durable
+        tasks, because HTTP has none, and only one of the replicas that share the folder could keep
+        them.
         """
         return Config(
             site=self.name,
@@ -203,10 +205,10 @@ class ApplicationConfig(Section):
 
 
 def load_cloud_config(path: Path) -> ApplicationConfig:
-    """Reads and validates a configuration.
+    """Read and validate a configuration.
 
     Raises:
-        ConfigError: With every mistake in the file, its line, and what would be accepted.
+        ConfigError: The message has every mistake, its line, and what would be accepted.
     """
     data, node = read_yaml_file(path)
     base: dict[str, Any] = {"base": path.absolute().parent}

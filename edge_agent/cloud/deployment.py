@@ -1,4 +1,4 @@
-"""The application on a Ray cluster: put there, looked at, taken away."""
+"""Deploy the application on a Ray cluster, look at it, and take it away."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ _LOOK_S = 0.5
 _ANSWER_S = 5.0
 
 Progress = Callable[[list[dict[str, Any]]], None]
-"""Told the targets of all replicas, each with its replica's name before its id."""
+"""Called with the targets of all replicas; each id is prefixed with its replica's name."""
 
 
 class Deployment:
-    """The application of a configuration, on a cluster of its own or another's.
+    """The application of a configuration, on its own cluster or another's.
 
     Args:
-        config: The application's.
-        file: Where it was read from.
+        config: The application's configuration.
+        file: The file it was read from.
 
     Attributes:
-        record: What others are told of it.
+        record: The record that other commands read.
 
     Raises:
-        AgentError: Another one uses the same state folder, or the cluster can't be had.
+        AgentError: Another one uses the same state folder, or the cluster is not available.
         ConfigError: The policy can't be made, or the tokens can't be read.
     """
 
     def __init__(self, config: ApplicationConfig, file: Path) -> None:
-        """Starts or joins the cluster, and Ray Serve on it."""
+        """Start or join the cluster, and Ray Serve on it."""
         if config.ray.address is None:
             _check(config, file)
         self.config = config
@@ -95,10 +95,10 @@ class Deployment:
         return record
 
     def deploy(self, progress: Progress, stop: threading.Event) -> None:
-        """Returns once the application serves, or is to stop.
+        """Deploy the application; return once it serves or `stop` is set.
 
         Raises:
-            AgentError: It can't; says why.
+            AgentError: It can't be deployed; the message says why.
         """
         ended: list[BaseException | None] = []
 
@@ -122,13 +122,13 @@ class Deployment:
             raise AgentError(f"the application can't be deployed: {ended[0]} {self._why()}")
 
     def _why(self) -> str:
-        """The last line of what a replica died of, as far as Ray Serve tells."""
+        """The last line of each error that Ray Serve reports for the deployments."""
         found = serve.status().applications.get(self.config.name)
         messages = [each.message for each in found.deployments.values()] if found else []
         return " ".join(text.strip().splitlines()[-1] for text in messages if text.strip())
 
     def stop(self) -> None:
-        """Takes it away; a cluster of its own with it."""
+        """Remove the application, and its own cluster with it."""
         try:
             take_away(self.record)
         finally:
@@ -136,12 +136,12 @@ class Deployment:
             self._clean_up()
 
     def note_ready(self) -> None:
-        """Tells others that it serves."""
+        """Record that the application serves."""
         self.record = replace(self.record, ready=True)
         self.record.write(self.config.state_dir)
 
     def leave(self) -> None:
-        """Lets go of another's cluster, on which it stays."""
+        """Disconnect from another's cluster, where the application stays."""
         replace(self.record, pid=None).write(self.config.state_dir)
         ray.shutdown()
         os.close(self._lock)
@@ -157,9 +157,9 @@ class Deployment:
 
 
 def take_away(record: Record) -> None:
-    """Ends the application on the cluster that this process is connected to.
+    """Remove the application from the cluster to which this process is connected.
 
-    Ray Serve ends with it where it did not run before, and nobody else uses it by now.
+    This shuts Ray Serve down too if laxity started it and no other application uses it now.
     """
     serve.delete(record.name)
     if record.started_serve and not serve.status().applications:
@@ -168,10 +168,10 @@ def take_away(record: Record) -> None:
 
 @contextlib.contextmanager
 def connected(record: Record) -> Iterator[None]:
-    """A look at the cluster from outside.
+    """Connect to the record's cluster for a block.
 
     Raises:
-        AgentError: It is not there.
+        AgentError: The cluster can't be reached.
     """
     _connect(record.ray_address)
     try:
@@ -181,7 +181,7 @@ def connected(record: Record) -> Iterator[None]:
 
 
 def describe(record: Record) -> dict[str, Any]:
-    """How the application is, for people and programs."""
+    """The application's status, for people and programs."""
     found = serve.status().applications.get(record.name)
     deployments = found.deployments.values() if found is not None else ()
     return {
@@ -199,7 +199,7 @@ def describe(record: Record) -> dict[str, Any]:
 
 
 def replicas(name: str) -> list[dict[str, Any]]:
-    """What each replica's scheduler says of itself; those that don't answer are left out."""
+    """The status of each replica's scheduler; replicas that don't answer are left out."""
     found = []
     for named in ray.util.list_named_actors(all_namespaces=True):
         application_name, _, replica = named["name"].partition("/")
@@ -214,10 +214,10 @@ def replicas(name: str) -> list[dict[str, Any]]:
 
 
 def _check(config: ApplicationConfig, file: Path) -> None:
-    """Finds what would fail in every replica, where they are on this machine.
+    """Check what would fail in every replica, if they run on this machine.
 
     Raises:
-        AgentError: It can't work.
+        AgentError: The configuration can't work.
         ConfigError: The policy can't be made, or the tokens can't be read.
     """
     check_policy(config.policy, file)

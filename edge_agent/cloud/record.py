@@ -1,4 +1,4 @@
-"""What `laxity cloud` remembers of what it has started."""
+"""The record that `laxity cloud` keeps of the application it has started."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from scheduler.files import replace_file
 
 @dataclass(frozen=True)
 class Record:
-    """An application that is up, or coming up.
+    """An application that is up or starting.
 
     Attributes:
-        name: The application's, in Ray Serve.
-        http: Where it is reached.
-        ray_address: Of the cluster that hosts it.
-        own_ray: Whether that cluster is there for it alone.
-        pid: The process that ends it; None where that has left it on another's cluster.
-        started_s: When that process began, to tell it from a later one with its number.
-        started_serve: Whether Ray Serve did not run on that cluster before.
+        name: The application's name in Ray Serve.
+        http: Its HTTP address.
+        ray_address: The address of the cluster that hosts it.
+        own_ray: Whether that cluster belongs to it alone.
+        pid: The process that can end it; None if that has left it on another's cluster.
+        started_s: When that process started, to tell it from a later one with the same id.
+        started_serve: Whether it started Ray Serve on that cluster.
         ready: Whether it serves.
     """
 
@@ -36,11 +36,11 @@ class Record:
     ready: bool = False
 
     def write(self, state_dir: Path) -> None:
-        """Leaves it for other commands to read."""
+        """Write the record for other commands to read."""
         replace_file(record_file(state_dir), json.dumps(asdict(self), indent=1))
 
     def process(self) -> psutil.Process | None:
-        """The process that ends it; None where there is none, or no more."""
+        """The process that can end it; None if there is none any more."""
         if self.pid is None:
             return None
         try:
@@ -51,19 +51,19 @@ class Record:
 
 
 def record_file(state_dir: Path) -> Path:
-    """Where it is remembered."""
+    """The path of the record."""
     return state_dir / "cloud.json"
 
 
 def read_record(state_dir: Path) -> Record | None:
-    """What was left there; None where nothing is up."""
+    """Read the record; None if no application is up."""
     try:
         record = Record(**json.loads(record_file(state_dir).read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):  # none, or what a lost write has left
+    except (FileNotFoundError, ValueError, TypeError):  # absent, or damaged by an incomplete write
         return None
     return record if record.pid is None or record.process() is not None else None
 
 
 def forget_record(state_dir: Path) -> None:
-    """It is up no more."""
+    """Delete the record."""
     record_file(state_dir).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A replica: the scheduler and workers of a box on Ray Serve's node, behind Ray Serve's proxy."""
+"""A replica: a scheduler and workers like a box's, on one node, behind Ray Serve's proxy."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ from workers.actor import WorkerProcess
 from workers.runtimes.base import DeviceSpec
 
 NAMESPACE = "laxity-cloud"
-"""Of the replicas' schedulers, by whose names `laxity cloud status` finds them."""
+"""The Ray namespace of the replicas' schedulers, where `laxity cloud status` finds them by name."""
 
 log = structlog.get_logger()
 
 
 def scheduler_name(application: str, replica: str) -> str:
-    """What a replica's scheduler is called in Ray."""
+    """The name of a replica's scheduler in Ray."""
     return f"{application}/{replica}"
 
 
 class Replica:
-    """What Ray Serve starts, stops and gives requests to.
+    """The class whose instances Ray Serve starts, stops and sends requests to.
 
     Args:
-        config: The application's.
+        config: The application's configuration.
 
     Raises:
         AgentError: None of its devices can be used.
@@ -66,12 +66,12 @@ class Replica:
     """
 
     def __init__(self, config: ApplicationConfig) -> None:
-        """Starts everything; returns once the models are ready."""
+        """Start everything; return once the models are ready."""
         set_up_logging(config.log)
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._run_dir = make_run_dir()
         self._ending = threading.Event()
-        # From here on they are read.
+        # Watched before they are read, so that no change is missed.
         files = [file for file in (config.token_file, config.tenants_file) if file is not None]
         watch = FileWatch(files)
         with _one_at_a_time(config.state_dir):
@@ -120,16 +120,16 @@ class Replica:
         return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
 
     def _reload(self, config: ApplicationConfig) -> None:
-        """Reads tokens again, when their files have changed."""
+        """Read the tokens again after their files have changed."""
         try:
             self._door.reload(load_access(config.token_file, config.tenants_file))
         except ConfigError as error:
             log.error("tokens not taken over", error=str(error))
             return
-        self._scheduler.reload.remote()  # one that dies reads them when it is back
+        self._scheduler.reload.remote()  # a scheduler that died reads them when it restarts
 
     async def __call__(self, request: Request) -> Response:
-        """Answers one request of the proxy."""
+        """Answer one request from the proxy."""
         scope = request.scope
         path = scope.get("raw_path") or quote(scope["path"]).encode()
         host, port = scope.get("server") or ("", 0)
@@ -144,7 +144,7 @@ class Replica:
         return Response(b"".join(answer.body), answer.status, headers, answer.content_type)
 
     async def check_health(self) -> None:
-        """Ray Serve asks now and then, and replaces a replica that raises.
+        """Raise if the replica is broken; Ray Serve calls this periodically, and then replaces it.
 
         Raises:
             Unavailable: The scheduler does not answer.
@@ -152,19 +152,19 @@ class Replica:
         await self._box.snapshot()
 
     def __del__(self) -> None:
-        """Ray Serve ends it, once its requests have ended or had `drain_s`.
+        """Clean up; Ray Serve calls this once the requests have ended or had `drain_s`.
 
-        Its actors end with its process; a process that dies without this leaves its folder to the
-        next `make_run_dir`.
+        The actors end with this process. If the process dies without this call, the next
+        `make_run_dir` removes its folder.
         """
         self._ending.set()
         shutil.rmtree(self._run_dir, ignore_errors=True)
 
 
 def with_threads(device: CloudDevice) -> CloudDevice:
-    """A device whose runtimes have as many threads as it has CPUs, where nothing else is said.
+    """Give a CPU device as many threads as it has CPUs, unless it is configured otherwise.
 
-    Replicas come and go, and share nodes: their devices can't be given cores of their own.
+    Replicas come and go and share nodes, so their devices can't have their own cores.
     """
     told = device.cores or "threads" in device.options or "emulated" in device.runtimes
     if device.kind != "cpu" or told:
@@ -181,10 +181,10 @@ def _place(group: PlacementGroup | None, bundle: int) -> Any:
 
 @contextlib.contextmanager
 def _one_at_a_time(state_dir: Path) -> Iterator[None]:
-    """Has replicas get ready one after the other: the first one measures, the others read that.
+    """Make replicas get ready one at a time: the first measures, the others read its profiles.
 
-    Measured side by side on one node they would spoil each other's figures; and attempts that
-    are under way in several processes would look like crashes to `CrashGuard`.
+    If replicas measured at the same time on one node, they would distort each other's figures, and
+    `CrashGuard` would take attempts in progress in other processes for crashes.
     """
     lock = os.open(state_dir / "replicas.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -195,10 +195,10 @@ def _one_at_a_time(state_dir: Path) -> Iterator[None]:
 
 
 class CloudWorkerProcess(WorkerProcess):
-    """A device's worker on the GPU that Ray chose for it."""
+    """A device's worker, on the GPU that Ray chose for it."""
 
     def __init__(self, spec: DeviceSpec, *arguments: Any) -> None:
-        """Starts serving at once; `WorkerProcess` has the arguments."""
+        """Start serving at once; for the arguments see `WorkerProcess`."""
         chosen = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
         if spec.kind == "gpu" and chosen and "emulated" not in spec.runtimes:
             gpu = int(chosen[0]) if chosen[0].isdecimal() else chosen[0]

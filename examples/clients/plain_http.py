@@ -28,7 +28,8 @@ def ask(model, count, timeout_us):
 
 ask("digits", 1, 2_000_000)
 
-# As many as take a while, and then the same in a quarter of that: the refusal says what could be.
+# A batch that takes a while, then the same in a quarter of that time: the refusal says what is
+# possible.
 began = time.monotonic()
 ask("digits/versions/large", 32, 20_000_000)
 ask("digits/versions/large", 32, int((time.monotonic() - began) / 4 * 1e6))

@@ -1,6 +1,6 @@
-"""Ask the scheduler from code that is in its Ray cluster already.
+"""Call the scheduler from code that already runs in its Ray cluster.
 
-`laxity status --json` says RAY_ADDRESS under ray_address; the token lies in the state folder:
+`laxity status --json` shows RAY_ADDRESS as ray_address; the token is in the state folder:
 
     RAY_ADDRESS=… RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.local/state/laxity/ray_token \
         python ray_caller.py

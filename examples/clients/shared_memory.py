@@ -1,4 +1,4 @@
-"""Large tensors by shared memory: the box needs `doors: {shared_memory: true}`.
+"""Large tensors through shared memory; the box needs `doors: {shared_memory: true}`.
 
 LAXITY_GRPC=127.0.0.1:8701 python shared_memory.py
 """

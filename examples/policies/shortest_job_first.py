@@ -1,4 +1,4 @@
-"""Shortest job first: of all that can be in time, what takes the least time per request."""
+"""Shortest job first: of the batches that can be in time, the one with least time per request."""
 
 from collections.abc import Iterator
 

@@ -1,1 +1,1 @@
-"""What policies are made of: a part is a rule or a view that one or several of them use."""
+"""The parts that policies are made of: rules and views used by one or more of them."""

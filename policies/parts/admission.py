@@ -1,13 +1,13 @@
-"""Admission: whether a new request is likely to be served in time, by what became of others.
+"""Admission: whether a new request is likely to be served in time.
 
-The wait of a request is that of a fluid: what is queued ahead of it in (priority, deadline, id)
-order is served at the best rate that its targets reach together. A class's work falls evenly on
-the time of the targets that serve it, so it delays a request only on those that they share. What
-costs more time per weight than others is taken to wait longer, if there is something as important
-behind it that would have to wait for it, so that it is refused first.
+The wait of a request is estimated by a fluid model: the work queued ahead of it in (priority,
+deadline, id) order is served at the best rate that its targets reach together. A class's work is
+spread evenly over the targets that serve it, so it delays a request only on the targets that they
+share. A request that costs more time per weight than others is assumed to wait longer, if a request
+at least as important behind it would have to wait for it. So the costly one is refused first.
 
-How far that is from the truth is learned from what becomes of promises (`parts.caution`), and
-the wait is multiplied by it.
+The error of this estimate is learned from how promises turn out (`parts.caution`), and the wait is
+multiplied by the learned factor.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 
 COSTLIER = 4.0
-"""At most so much longer is what costs more than others taken to wait."""
+"""The most by which the wait of a costly request is multiplied."""
 
 WORTHWHILE = 1.05
-"""A larger batch is one that was missed if it raises the rate by this factor."""
+"""A larger batch counts as missed if it would have raised throughput by this factor."""
 
 REFUSED = 128
-"""Refused requests of a class that are remembered."""
+"""How many refused requests of a class are remembered."""
 
 _TRIES = 3
-"""Budgets that are tried for a counter-offer before the one that is certain."""
+"""How many budgets are tried for a counter-offer before one that is certain to do."""
 
 _KINDS = 200
-"""Classes that are remembered though they may not come again."""
+"""How many classes are remembered, though they may not come again."""
 
 _NEWEST = 1 << 62
-"""An id after all others."""
+"""An id greater than all others."""
 
 
 class Admission:
@@ -51,7 +51,7 @@ class Admission:
     """
 
     def __init__(self, outlook: Outlook) -> None:
-        """Looks through the outlook of its policy."""
+        """Uses the outlook of its policy."""
         self.caution = Caution()
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
@@ -62,7 +62,7 @@ class Admission:
         self._refused: dict[RequestClass, deque[int]] = {}
 
     def look(self) -> None:
-        """Takes in what is queued and predicted now."""
+        """Updates what is derived from the queues and predictions."""
         view = self._outlook.view
         seen = self._seen
         if seen is None or seen[0] is not view:
@@ -90,17 +90,18 @@ class Admission:
         self._least_ns = min([pace.cost_ns for _, pace in lanes], default=0.0)
 
     def pace(self, kind: RequestClass) -> Pace:
-        """How fast the work of a class is done."""
+        """The pace at which a class's work is done."""
         pace = self._paces.get(kind)
         if pace is None:
             pace = self._paces[kind] = Pace(self._outlook.bids(kind))
         return pace
 
     def refusal(self, request: Request) -> Drop | None:
-        """The reason to refuse a queued arrival, with what would be possible.
+        """Decides whether to refuse a queued arrival.
 
         Returns:
-            None when the request is admitted.
+            The refusal, with its reason and what would be possible; None if the request is
+            admitted.
         """
         self.look()
         pace = self._paces[request.kind]
@@ -122,11 +123,11 @@ class Admission:
     # -- the fluid schedule
 
     def has_room(self, request: Request, besides: int) -> bool:
-        """Whether a queued arrival would be in time, were so many ahead of it in its class gone."""
+        """Whether an arrival would be in time with `besides` fewer of its class ahead of it."""
         return self._soonest_ns(request, besides) <= request.deadline_ns
 
     def _soonest_ns(self, request: Request, besides: int = 0) -> int:
-        """When a queued request is expected to be done, were so many of its class ahead gone."""
+        """When a request is expected done, with `besides` fewer of its class ahead of it."""
         pace = self._paces[request.kind]
         starts_ns = pace.starts_ns(self._outlook.starts_ns)
         ready_ns = self._ready_ns(request, pace, starts_ns, besides, imagined=False)
@@ -135,14 +136,14 @@ class Admission:
     def _ready_ns(
         self, request: Request, pace: Pace, starts_ns: list[int], besides: int, imagined: bool
     ) -> int:
-        """When a request is expected to have nothing ahead of it any more.
+        """When the work ahead of a request is expected to be done.
 
         Args:
-            request: Queued, or to be imagined in its queue.
-            pace: How fast the work of its class is done.
+            request: A queued request, or one imagined in its queue.
+            pace: The pace of its class.
             starts_ns: When each of its targets could start.
-            besides: How many ahead of it in its own class are not to be counted.
-            imagined: Whether it isn't queued.
+            besides: How many requests of its class ahead of it not to count.
+            imagined: Whether the request is only imagined in its queue.
         """
         now_ns = self._outlook.view.now_ns
         work_ns = 0.0
@@ -165,15 +166,15 @@ class Admission:
         return now_ns + int(wait_ns)
 
     def backlog_ns(self, pace: Pace) -> float:
-        """How long a class's targets together need for all that waits for them, in full batches."""
+        """How long a class's targets together need for their whole backlog, in full batches."""
         return sum([len(queue) * each.cost_ns * pace.part(each) for queue, each in self._lanes])
 
     def counter_offers(self, requests: Sequence[Request]) -> list[dict[str, int]]:
-        """The smallest budgets found with which one is admitted once queued requests are gone.
+        """The smallest budgets found with which requests like these would be admitted without them.
 
         Returns:
-            For each of them that budget, by the targets that could meet it; those that are alike
-            share one.
+            For each request, that budget by the targets that could meet it. Requests alike in
+            class, priority and weight share one.
         """
         self.look()
         alike: dict[tuple[RequestClass, int, float], list[Request]] = {}
@@ -187,12 +188,12 @@ class Admission:
         return [offers[each.id] for each in requests]
 
     def _offer(self, request: Request, deadline_ns: int, besides: int = 1) -> dict[str, int]:
-        """The budget that a request like a queued one would need.
+        """The budget that a request like a queued one would need in its place.
 
         Args:
-            request: The one in whose stead it would come.
-            deadline_ns: What to try first.
-            besides: How many like it leave with it.
+            request: The queued request that it would replace.
+            deadline_ns: The deadline to try first.
+            besides: How many requests of its class leave, including `request`.
         """
         now_ns = self._outlook.view.now_ns
         kind, priority, weight = request.kind, request.priority, request.weight
@@ -214,23 +215,23 @@ class Admission:
         }
 
     def _last_ns(self, priority: int) -> int:
-        """The last deadline of a priority: nothing is ahead of what has a later one."""
+        """The last deadline of a priority; a later one puts nothing more ahead of a request."""
         levels = [queue.level(priority) for queue, _ in self._lanes]
         return max([level[-1].deadline_ns for level in levels if level], default=0)
 
     # -- learning
 
     def broken(self, dropped: Iterable[Request]) -> None:
-        """Requests that were admitted have to be dropped."""
+        """Learns that admitted requests have to be dropped."""
         lost = [(self.pace(each.kind), each.weight, each.priority) for each in dropped]
         self.caution.broken(self._outlook.view.now_ns, lost)
 
     def served(self, place: Place) -> None:
-        """A batch is sent, with which its requests are in time."""
+        """Learns that a batch is sent whose requests will be in time."""
         self.caution.kept(len(place.requests), self._missed(place))
 
     def _missed(self, place: Place) -> int:
-        """How many refused requests would have made a larger batch of it."""
+        """How many refused requests would have filled the batch up to the next size."""
         kind = place.requests[0].kind
         refused = self._refused.get(kind)
         if not refused:

@@ -1,4 +1,4 @@
-"""A part of the targets as a fleet of its own, for policies that prefer it to the rest."""
+"""Some of the targets as a fleet of their own, for policies that prefer them to the rest."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 PATIENCE_NS = 1_000_000
-"""The least time until it is looked again at what waits."""
+"""The minimum time until waiting requests are looked at again."""
 
 MOST_PACES = 256
-"""Classes whose pace is kept."""
+"""The most classes whose pace is kept."""
 
 
 class Apart:
-    """The preferred targets, and what they would not finish in time.
+    """The preferred targets, and the requests that they would not finish in time.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
-        preferred: Which targets those are.
+        quantile: The latency quantile to rely on, from 0 to 1.
+        preferred: Whether a target is preferred.
 
     Attributes:
         view: The preferred targets alone, with all queues.
-        is_all: Whether there are no others.
+        is_all: Whether there are no other targets.
     """
 
     view: View
 
     def __init__(self, quantile: float, preferred: Callable[[TargetState], bool]) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         self.is_all = True
         self.view = View({}, {})
         self._outlook = Outlook(quantile)
@@ -43,7 +43,7 @@ class Apart:
         self._seen: tuple[View, int] | None = None
 
     def look(self, view: View) -> bool:
-        """Takes the moment in; whether the view is another one than before."""
+        """Updates its view; returns whether the given view is not the previous one."""
         is_new = self._seen is None or self._seen[0] is not view
         if is_new:
             self.view = View(view.queues, self._targets)
@@ -57,12 +57,12 @@ class Apart:
         return is_new
 
     def late(self) -> list[Request]:
-        """What the preferred targets would not finish in time, were nothing to come any more."""
+        """The requests that the preferred targets would not finish in time without new arrivals."""
         self._outlook.look(self.view)
         return plan(self._outlook).unplaced
 
     def share_ns(self, kind: RequestClass) -> float:
-        """The time that the preferred targets together need for each request in full batches."""
+        """The time per request that the preferred targets together need in full batches."""
         self._outlook.look(self.view)
         bids, pace = self._outlook.bids(kind), self._paces.get(kind)
         if pace is None or pace.bids is not bids or not pace.is_current():
@@ -72,7 +72,7 @@ class Apart:
         return pace.cost_ns
 
     def latest_ns(self, outlook: Outlook) -> int:
-        """The last moment at which what waits could still be sent to the others, if it must."""
+        """The last moment at which the other targets could still take the waiting requests."""
         ones_ns = [
             queue.soonest_ns() - bid.one_ns()
             for queue in self.view.queues.values()

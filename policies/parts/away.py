@@ -1,4 +1,4 @@
-"""Some targets only for what the others would miss: what `spill` and `goodput` have in common."""
+"""Some targets only for requests that the others would miss: shared by `spill` and `goodput`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from scheduler.core.targets import TargetState
 
 
 class Away:
-    """A policy that sees the near targets alone, and the rest for what would be late there.
+    """Runs a policy on the near targets alone, and uses the far ones for what would be late there.
 
     Args:
         inner: Decides about the near targets.
-        quantile: Which quantile of latency to count on, from 0 to 1.
-        is_near: Which targets those are.
-        affords: Whether a batch that costs so much may be sent; a yes is a promise to send it.
-        covers: Whether a cost could be paid later.
+        quantile: The latency quantile to rely on, from 0 to 1.
+        is_near: Whether a target is near.
+        affords: Whether a batch of this cost may be sent; the batch is sent if the answer is yes.
+        covers: Whether the budget covers a cost, without spending it.
 
     Attributes:
         near: The near targets.
@@ -34,7 +34,7 @@ class Away:
         affords: Affords = lambda _cost: True,
         covers: Affords = lambda _cost: True,
     ) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         self.near = Apart(quantile, is_near)
         self._inner = inner
         self._is_near = is_near
@@ -42,7 +42,7 @@ class Away:
         self._outlook = Outlook(quantile)
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Sends away what would be late here, and asks the inner policy about the rest."""
+        """Sends away requests that would be late here, and asks the inner policy about the rest."""
         outlook, near = self._outlook, self.near
         near.look(view)
         outlook.look(view)
@@ -62,15 +62,15 @@ class Away:
             elif not self._can_wait(decision.request):
                 yield decision
         if view.queues and any(map(self._is_far, view.open_targets())):
-            yield Wake(near.latest_ns(outlook), "what waits is in time on nearer targets")
+            yield Wake(near.latest_ns(outlook), "nearer targets will finish what is queued in time")
 
     def _send(self, late: list[Request]) -> Iterator[Place]:
-        """Batches of late requests for open targets that are away, the cheapest first."""
+        """Batches of late requests for open far targets, the cheapest first."""
         reason = "late on nearer targets, in time here"
         return purchases(self._outlook, late, self._is_far, reason, self._affords)
 
     def _can_wait(self, request: Request) -> bool:
-        """Whether a busy target that is away could finish a request in time later."""
+        """Whether a far target could finish a request in time, perhaps later when it is free."""
         return any(
             self._outlook.done_ns(bid) <= request.deadline_ns and self._covers(price(bid))
             for bid in self._far_bids(request)

@@ -1,8 +1,8 @@
-"""Requests that are given to a target when they come, and wait for it: what controls do.
+"""Early binding: requests are assigned to a target on arrival and wait for it; for baselines.
 
-A usual dispatcher binds early: it chooses where each request runs on arrival, by a rule that
-knows little, and each target serves what it was given. Each serves its own in (priority,
-deadline, id) order, in the largest batch that keeps the first in time.
+A common dispatcher binds early: on arrival it chooses where each request runs, by a simple rule.
+Each target serves the requests assigned to it in (priority, deadline, id) order, in the largest
+batch that keeps the first one in time.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
 
 PATIENCE_NS = 1_000_000
-"""The least time until it is looked again at a target that others' requests don't wait for."""
+"""The minimum time until the waiting requests of a busy target are looked at again."""
 
 Choose = Callable[[Request, list[Bid], "Binding"], Bid]
-"""Gives a new request to one of the targets that could finish it in time, or of all that have
-its model when it may be late."""
+"""Chooses the target for a new request, among those that could finish it in time or, if none could,
+among all that have its model."""
 
 
 @dataclass(slots=True)
 class _Given:
-    """What was given to one target and waits for it, in the order of service."""
+    """The requests assigned to one target that wait for it, in order of service."""
 
     requests: list[Request] = field(default_factory=list)
     work_ns: float = 0.0
 
 
 class Binding:
-    """Which target each request was given to, and the service of what they were given.
+    """Assigns requests to targets, and serves each target's own.
 
-    Looking costs time in proportion to what is queued: these rules are for comparison.
+    A decision takes time in proportion to what is queued, since these rules are only for
+    comparison.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
-        choose: The rule.
-        reason: What it says of its placements.
+        quantile: The latency quantile to rely on, from 0 to 1.
+        choose: The rule that assigns.
+        reason: The reason given for each placement.
 
     Attributes:
-        outlook: What the targets could do.
+        outlook: What the targets could do for each class.
     """
 
     def __init__(self, quantile: float, choose: Choose, reason: str) -> None:
-        """Has given nothing yet."""
+        """Starts with nothing assigned."""
         self.outlook = Outlook(quantile)
         self._choose = choose
         self._reason = reason
@@ -57,15 +58,15 @@ class Binding:
         self._given: dict[str, _Given] = {}
 
     def is_new(self, view: View) -> bool:
-        """Whether another scheduler asks than before, so that nothing learned holds any more."""
+        """Whether a different scheduler asks than before, so that everything learned is void."""
         return self._view is not view
 
     def waiting_ns(self, bid: Bid) -> float:
-        """How long the work takes that was given to a target and waits for it."""
+        """How long the work assigned to a target and waiting for it takes."""
         return self._given[bid.target_id].work_ns
 
     def decide(self, view: View) -> Iterator[Decision]:
-        """Gives what is new to a target, and lets open targets serve what they were given."""
+        """Assigns new requests, and lets open targets serve those assigned to them."""
         if self.is_new(view):
             self._view = view
             self._bound.clear()
@@ -85,7 +86,7 @@ class Binding:
     # -- giving
 
     def _give(self, view: View) -> Iterator[Drop]:
-        """Gives each request that has no target, and drops what its target can't finish."""
+        """Assigns each request without a target, and drops those that their target can't finish."""
         outlook = self.outlook
         bound: dict[int, str] = {}
         self._given = {target_id: _Given() for target_id in outlook.starts_ns}
@@ -157,18 +158,18 @@ class Binding:
             given.requests = [r for r in given.requests if r.id not in taken]
 
     def _wait(self, view: View) -> Iterator[Wake]:
-        """Says until when targets idle while others have work."""
+        """Yields a wake-up if open targets idle while requests wait for busy ones."""
         waits_ns = [
             max(self.outlook.starts_ns[target_id], view.now_ns + PATIENCE_NS)
             for target_id, given in self._given.items()
             if given.requests
         ]
         if waits_ns and view.open_targets():
-            yield Wake(min(waits_ns), "what waits was given to targets that are busy")
+            yield Wake(min(waits_ns), "what is queued is assigned to busy targets")
 
 
 def _largest(head: Request, alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
-    """The largest batch with the first of a class that keeps it in time."""
+    """The largest batch that includes `head` and keeps it in time."""
     chosen = [head]
     for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
         done_ns = start_ns + latency_ns

@@ -1,4 +1,4 @@
-"""What may be spent in any hour, and what was."""
+"""A limit on spending per hour, and a record of what was spent."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections import deque
 HOUR_NS = 3_600_000_000_000
 
 STEP_NS = 1_000_000_000
-"""What is spent within one of these is remembered as one sum, until all of it is an hour old."""
+"""Spending within one step is kept as one sum, until all of it is an hour old."""
 
 
 class HourlyBudget:
     """A limit on the costs of the last hour; it starts with nothing spent.
 
     Args:
-        per_hour: What may be spent in any hour, in the unit of the targets' costs; None is no
-            limit.
+        per_hour: The most that may be spent in any hour, in the unit of the targets' costs; None
+            for no limit.
 
     Raises:
-        ValueError: It is below 0, or no number.
+        ValueError: It is below 0 or not a number.
     """
 
     def __init__(self, per_hour: float | None) -> None:
-        """Nothing is spent yet."""
+        """Starts with nothing spent."""
         if per_hour is not None and not per_hour >= 0:
             raise ValueError(f"budget_per_hour must be 0 or more, not {per_hour}")
         self._per_hour = per_hour
@@ -35,7 +35,7 @@ class HourlyBudget:
         self._total = 0.0
 
     def look(self, now_ns: int) -> None:
-        """Takes note of the time, and leaves out what is more than an hour old."""
+        """Updates the time, and forgets spending more than an hour old."""
         self._now_ns = now_ns
         if self._spent and self._spent[0][0] <= now_ns:
             while self._spent and self._spent[0][0] <= now_ns:
@@ -44,20 +44,20 @@ class HourlyBudget:
 
     @property
     def is_limited(self) -> bool:
-        """Whether there is a limit at all; without one nothing has to be worked out."""
+        """Whether there is a limit; without one, costs need not be computed."""
         return self._per_hour is not None
 
     @property
     def left(self) -> float:
-        """What may be spent now."""
+        """How much may be spent now."""
         return float("inf") if self._per_hour is None else self._per_hour - self._total
 
     def covers(self, cost: float) -> bool:
-        """Whether so much is left; what costs nothing always may be had."""
+        """Whether a cost is within what is left; a cost of 0 always is."""
         return not cost or cost <= self.left
 
     def pays(self, cost: float) -> bool:
-        """Spends so much, if it is left; whether it was."""
+        """Spends a cost if it is within what is left; returns whether it did."""
         if not self.covers(cost):
             return False
         if self._per_hour is not None and cost:

@@ -1,4 +1,4 @@
-"""What is sent where it costs something, or to others: the cheapest that is in time."""
+"""Batches for costly targets or other boxes: the cheapest target that is in time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 Affords = Callable[[float], bool]
-"""Whether a batch that costs so much may be sent. Where it is asked for a purchase, a yes is a
-promise to send it, and may be counted as spent."""
+"""Whether a batch of this cost may be sent. When `purchases` asks and the answer is yes, the batch
+is sent, so its cost may be counted as spent."""
 
 
 def price(bid: Bid) -> float:
-    """What a single request costs there, with what is cheapest."""
+    """What a single request costs there, with the cheapest variant."""
     return min(
         bid.target.spec.cost(1, curve.predict(1, 0.5), offer.energy(1))
         for offer, curve in zip(bid.offers, bid.curves, strict=True)
@@ -30,19 +30,19 @@ def purchases(
     reason: str,
     affords: Affords = lambda _cost: True,
 ) -> Iterator[Place]:
-    """The largest batches of late requests that open targets could finish in time.
+    """Yields the largest batches of late requests that open targets could finish in time.
 
-    Each goes where a request costs least; of targets that cost alike, to one that takes inputs as
-    they are, and then to the first in the view's order, which is one of chance where there are
-    other boxes.
+    Each batch goes where a request costs least. Ties go first to a target that takes inputs
+    unchanged, then to the first in the view's order, which is randomised if there are other boxes.
 
     Args:
-        outlook: What the targets could do; it must have looked, and looks after each batch.
+        outlook: What the targets could do. Its `look` must have been called, and is called again
+            after each batch.
         late: The requests, in order.
-        sells: Which targets count.
+        sells: Whether a target may be used.
         reason: Why, for people.
-        affords: Whether a batch can be paid; where not, a smaller one is tried, and then the next
-            dearer target.
+        affords: Whether a batch can be paid for; if not, a smaller one is tried, and then the next
+            more expensive target.
     """
     left = list(late)
     while left:
@@ -65,7 +65,7 @@ def purchases(
 def _cheapest_first(
     outlook: Outlook, kinds: Iterable[RequestClass], sells: Callable[[TargetState], bool]
 ) -> list[Bid]:
-    """What open targets offer to classes."""
+    """The bids of open targets for these classes, in the order in which to use them."""
     places = {target.spec.id: place for place, target in enumerate(outlook.view.open_targets())}
     found = [
         bid

@@ -1,14 +1,15 @@
-"""How much longer a wait is than it looks on arrival, by what became of earlier promises.
+"""How much longer waits turn out than estimated on arrival, learned from earlier promises.
 
-How far a fluid's wait is from the truth depends on the load: batches stay small where deadlines are
-tight, what is queued may be given up for something better, and a burst is followed by a lull. So a
-wait is multiplied by a factor that is learned: a promise that was not kept raises it, each batch
-that what was refused could have filled lowers it, and so does, a little, each request served.
+How far the fluid estimate of a wait is off depends on the load: batches stay small where deadlines
+are tight, queued requests may be given up for better ones, and a burst is followed by a lull. So a
+wait is multiplied by a learned factor. A broken promise raises it. A batch that refused requests
+could have filled lowers it, and so does, slightly, each request served.
 
-Who is given up for something better is mostly what costs much for its weight, and that says nothing
-of what is cheap; nor of what is more urgent, for which it may have been given up. So what is as
-urgent and costs alike for its weight, on the same targets, has a factor of its own, which what is
-broken to others leaves alone. What lowers one lowers all: there is room.
+Requests given up for better ones are mostly those that cost much for their weight. That says
+nothing about cheap requests, or about the more urgent ones for which they were given up. So
+requests with the same priority, a similar cost per weight and the same targets share a factor, and
+promises broken to others don't raise it. Whatever lowers one factor lowers all, because it shows
+that there is room.
 """
 
 from __future__ import annotations
@@ -19,56 +20,58 @@ from math import exp, log
 from policies.parts.pace import Pace
 
 BROKEN = 1.05
-"""The factor rises by this when something that was admitted has to be dropped. Together with `KEPT`
-it settles where one moment with drops comes on fifty requests served. Higher means fewer broken
-promises, and less that is finished: docs/policies-compared.md has figures."""
+"""The factor is multiplied by this when an admitted request has to be dropped. Together with `KEPT`
+it settles at one moment with drops per fifty requests served. A higher value breaks fewer promises
+but finishes less: docs/policies-compared.md has figures."""
 
 MISSED = 0.7
-"""It falls by this for each refused request that would have filled a batch."""
+"""The factor is multiplied by this for each refused request that would have filled a batch."""
 
 KEPT = 0.999
-"""It falls by this for each that is served: without broken promises it is tried to admit more."""
+"""The factor is multiplied by this for each request served: while no promise is broken, more is
+admitted."""
 
 LEAST, MOST = 0.05, 2.5
-"""Where the factor ends. With 1.0 a little more is finished under overload, and far more promises
-are broken: docs/policies-compared.md has figures."""
+"""The bounds of the factor. With at most 1.0, slightly more is finished under overload, but far
+more promises are broken: docs/policies-compared.md has figures."""
 
 _KINDS = 200
-"""Factors that are remembered though they may not be asked for again."""
+"""How many factors are remembered, though they may not be needed again."""
 
 _Alike = tuple[int, int, frozenset[str]]
-"""What shares a factor: the priority, the time that a unit of weight costs (its power of two), and
-the ids of the targets that serve the class."""
+"""The key of a shared factor: the priority, the time that a unit of weight costs (as a power of
+two), and the ids of the targets that serve the class."""
 
 
 class Caution:
-    """The factors by which waits are multiplied."""
+    """The learned factors by which waits are multiplied."""
 
     def __init__(self) -> None:
-        """Has seen no promise yet."""
-        self._fallen = 0.0  # the logarithm of what all have been lowered by
+        """Starts before any promise."""
+        self._fallen = 0.0  # the logarithm of the common decrease of all factors
         self._factors: dict[_Alike, tuple[float, float]] = {}
         self._broken: set[_Alike] = set()
         self._broken_ns = -1
 
     def factor(self, pace: Pace, weight: float, priority: int) -> float:
-        """By what the wait of a request is multiplied.
+        """The factor for the wait of a request.
 
         Args:
-            pace: How fast the work of its class is done.
-            weight: What it is worth.
-            priority: How urgent it is.
+            pace: The pace of its class.
+            weight: Its weight.
+            priority: Its priority.
         """
         return self._factor(_alike(pace, weight, priority))
 
     def broken(self, now_ns: int, dropped: Iterable[tuple[Pace, float, int]]) -> None:
-        """Requests that were admitted have to be dropped.
+        """Learns that admitted requests have to be dropped.
 
-        However many those are at one moment that are alike: they have one cause.
+        Requests with the same factor that are dropped at one moment count once: they have one
+        cause.
 
         Args:
-            now_ns: The moment.
-            dropped: How fast the work of each one's class is done, its weight and priority.
+            now_ns: The current time.
+            dropped: The pace of each one's class, its weight and its priority.
         """
         if now_ns != self._broken_ns:
             self._broken_ns = now_ns
@@ -80,11 +83,11 @@ class Caution:
             self._factors[alike] = min(MOST, self._factor(alike) * BROKEN), self._fallen
 
     def kept(self, requests: int, missed: int) -> None:
-        """A batch is sent, with which its requests are in time.
+        """Learns that a batch is sent whose requests will be in time.
 
         Args:
-            requests: How many those are.
-            missed: How many that were refused would have made a larger batch of it.
+            requests: How many requests it has.
+            missed: How many refused requests would have filled it up to the next size.
         """
         self._fallen += requests * log(KEPT) + missed * log(MISSED)
 

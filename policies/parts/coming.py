@@ -1,13 +1,13 @@
-"""What came lately, and so what may come: how long it could wait, its worth, its cost.
+"""Recent arrivals as a forecast of future ones: how long they can wait, their worth, their cost.
 
-A batch runs to its end. What comes meanwhile and has little time is late behind it, however cheap
-it would have been. Behind a run of length s can be expected to be late
+A batch runs to its end. Requests that arrive meanwhile with little time are late behind it, however
+cheap they are. The expected loss behind a run of length s is
 
-    sum over what came of  max(0, s - slack) * max(0, weight - worth per time * cost)
+    sum over recent arrivals of  max(0, s - slack) * max(0, weight - worth per time * cost)
 
-per time in which it came. What is finished instead is worth something as well: that much per time
-of all targets, so of what costs as much as it is worth nothing is lost. Weights count as far as
-each would be in time (`parts.odds`).
+per unit of the time in which they arrived. The work that is finished instead earns its usual worth
+per unit of all targets' time, so a request that earns no more than that for its cost is no loss.
+Weights are multiplied by the odds of being in time (`parts.odds`).
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
 
 RECENT = 256
-"""So many requests say what comes."""
+"""How many recent requests the forecast uses."""
 
 LEAST = 16
-"""Fewer say nothing."""
+"""With fewer requests than this there is no forecast."""
 
 PART = 2
-"""What came is counted anew after a part of it is new."""
+"""Arrivals are counted again once one in `PART` of them is new."""
 
 RARE = 0.1
-"""Classes that are together no more than such a share do not count as others."""
+"""If all but one class make up no more than this share together, they are ignored."""
 
 _ANY_NS = 1 << 62
 
 _Shared = tuple[int, int, frozenset[str]]
-"""A priority, the step of a cost per weight, and who serves what has them."""
+"""A priority, the step of a cost per weight, and the ids of the targets that serve the class."""
 
 
 _Each = tuple[int, float, float]
-"""How long one could have waited, its worth beyond its cost, and its cost."""
+"""How long a request could have waited, its worth beyond its cost, and its cost."""
 
 _Sums = tuple[tuple[int, ...], list[float], list[float]]
-"""How long each of several could have waited, ascending; of so many of them the worth beyond their
-cost, and the same times how long they could have waited."""
+"""How long each of several requests could have waited, ascending; the prefix sums of their worth
+beyond their cost; and the prefix sums of that times how long they could have waited."""
 
 
 class Alike:
-    """Requests of one priority and cost, for the same targets, that came lately.
+    """Recent arrivals of one priority and cost per weight, for the same targets.
 
     Args:
-        priority: Theirs.
-        step: The step of their cost per weight.
-        target_ids: Who serves them.
+        priority: Their priority.
+        step: The step of their cost per weight, see `step_of`.
+        target_ids: The targets that serve them.
 
     Attributes:
         kind: The class of the last of them.
-        work_ns: The time of all targets together that they needed.
+        work_ns: The time that they need of all targets together.
     """
 
     kind: RequestClass
@@ -73,19 +73,19 @@ class Alike:
         self._sums: _Sums | None = None
 
     def count(self, came: list[_Each]) -> None:
-        """Takes in those that came lately."""
+        """Replaces the recent arrivals."""
         self.work_ns = sum([cost_ns for _, _, cost_ns in came])
         self._came = came
         self._sums = None
 
     def lost(self, length_ns: float) -> float:
-        """What is lost behind a run of a length, times the time in which they came."""
+        """The loss behind a run of a length, multiplied by the time in which they arrived."""
         slack_ns, worth, slack_worth = self._added_up()
         count = bisect_right(slack_ns, length_ns)
         return length_ns * worth[count] - slack_worth[count]
 
     def _added_up(self) -> _Sums:
-        """Where no run is as long as anybody could wait, nobody asks."""
+        """Computes the sums on demand: they are not needed if all runs are short."""
         if self._sums is None:
             self._came.sort()
             slack_ns, worth, _ = zip(*self._came, strict=True)
@@ -95,25 +95,25 @@ class Alike:
 
 
 _Came = tuple[int, int, float, float, Alike, float, RequestClass]
-"""When one came that could be in time by itself, how long it could wait, its weight times its odds,
-its cost, who is like it, what had been served before, and its class."""
+"""An arrival that could be in time by itself: when it arrived, how long it could wait, its weight
+times its odds, its cost, its group, the worth served before it, and its class."""
 
 
 class Coming:
-    """What came lately.
+    """The recent arrivals.
 
     Args:
         outlook: What the targets could do.
-        admission: Knows what each class costs.
+        admission: Gives the pace of each class.
 
     Attributes:
-        groups: Those that are alike, together.
-        least_slack_ns: Behind a run that isn't longer than that nobody is late, on any target.
-        is_one: Whether all of it is of one class, but for what is rare.
+        groups: The arrivals, grouped by what they have in common.
+        least_slack_ns: A run that is no longer than this makes no arrival late, on any target.
+        is_one: Whether all arrivals are of one class, apart from a share of at most `RARE`.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
-        """Has seen nothing come."""
+        """Starts before any arrival."""
         self.groups: list[Alike] = []
         self.is_one = False
         self.least_slack_ns = _ANY_NS
@@ -128,17 +128,17 @@ class Coming:
         self._worth = 0.0
 
     def served(self, place: Place) -> None:
-        """A batch is sent, with which its requests are in time."""
+        """Records that a batch is sent whose requests will be in time."""
         weight = sum([request.weight for request in place.requests])
         self._worth += weight * self.odds(self._outlook.bids(place.requests[0].kind)[0])
 
     def look(self) -> None:
-        """Counts what came before; to be called at each event."""
+        """Counts earlier arrivals; must be called at each event."""
         if self._uncounted >= LEAST and self._uncounted * PART >= len(self._came):
-            self._count(self._outlook.view.now_ns)  # what came together may have been served by now
+            self._count(self._outlook.view.now_ns)  # by now some may have been served
 
     def came(self, request: Request) -> None:
-        """A request has come; to be called after admission has looked at it."""
+        """Records an arrival; must be called after admission has looked at it."""
         now_ns, kind, weight = self._outlook.view.now_ns, request.kind, request.weight
         pace = self._admission.pace(kind)
         slack_ns, cost_ns = request.deadline_ns - now_ns - pace.least_ns, pace.cost_ns
@@ -166,7 +166,7 @@ class Coming:
             if slack_ns < least_ns:
                 least_ns = slack_ns
         self.groups = list(groups)
-        # Who is nearly all of them is among a few.
+        # A class that makes up nearly all of them is among a few samples.
         most = max([kinds.count(kind) for kind in set(kinds[:: len(kinds) // 4])])
         self.is_one = most >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
@@ -178,16 +178,16 @@ class Coming:
         self._gaps_ns = []
 
     def since_ns(self) -> int:
-        """In how much time all of that came."""
+        """The time in which the recent requests arrived."""
         return max(1, self._outlook.view.now_ns - self._came[0][0])
 
     def lull_ns(self) -> float:
-        """How much later than usual the next one is expected, by how long none has come.
+        """How much later than usual the next arrival is expected, given how long ago the last was.
 
-        Of the gaps between those that came only such count as were longer. Where each comes by
-        itself that says nothing; after the last of a bunch it is long until the next bunch.
+        The estimate is the mean of those past gaps that were longer than this. It says nothing if
+        arrivals are independent; after the last of a bunch, it is long until the next bunch.
         """
-        if not self._gaps_ns:  # where no run is as long as anybody could wait, nobody asks
+        if not self._gaps_ns:  # not needed if all runs are short
             self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(self._came_ns)])
             self._sums_ns = list(accumulate(self._gaps_ns, initial=0))
         gaps_ns, sums_ns = self._gaps_ns, self._sums_ns
@@ -200,5 +200,5 @@ class Coming:
         return max(0.0, rest_ns - sums_ns[-1] / len(gaps_ns))
 
     def odds(self, bid: Bid) -> float:
-        """How likely it is in time, as a part of how likely others are (`parts.odds`)."""
+        """How likely a request is in time, relative to the usual quantile (`parts.odds`)."""
         return bid.quantile / self._outlook.quantile

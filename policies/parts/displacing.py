@@ -1,19 +1,21 @@
-"""What a request would make others late that come, and are worth more: it is refused.
+"""Refuses requests that would make future arrivals late that are worth more.
 
-One item of 160 ms can cost ten of 2 ms their deadlines. So a run of length s on a target can be
-expected to lose its share of what is late behind such a run (`parts.coming`): that target's part of
-the rate at which all serve what comes. Only what costs less per weight than the request, and is not
-less important, counts.
+One item of 160 ms can make ten items of 2 ms miss their deadlines. The expected loss from a run of
+length s on a target is that target's share of the loss behind such a run (`parts.coming`), in
+proportion to its part of the rate at which all targets serve the arrivals. Only arrivals that cost
+less per weight than the request, and have at least its priority, count.
 
-Where that is more than the request is worth, it is to leave room for all of it: what is cheaper may
-need a share of what the targets can do that no long run has taken, and no more. So of several
-targets some run what is long and the others what is short. A request for which there never is such
-a room, as on a box with one device, is refused.
+If that loss exceeds the request's worth, the request is admitted only if it leaves room for the
+cheaper arrivals: they may need at most a share (`FIT`) of the capacity that long runs leave. So
+some targets run the long requests and others the short ones. If there is no such room, as on a box
+with one device, the request is refused.
 
-Source: in a system that loses whom it can't serve at once a job is to be taken if it earns at least
-what the time that it needs earns otherwise: B. L. Miller, "A queueing reward system with several
-customer classes", Management Science 16(3), 1969; S. A. Lippman, S. M. Ross, "The streetwalker's
-dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Here some can wait.
+Source: a loss system, which loses customers that it can't serve at once, should accept a job if it
+earns at least what its time would earn otherwise: B. L. Miller, "A queueing reward system with
+several customer classes", Management Science 16(3), 1969; S. A. Lippman, S. M. Ross, "The
+streetwalker's
+dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Here some requests can
+    wait.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ from scheduler.core.requests import Request
 from scheduler.core.sizes import step_of
 
 FIT = 0.3
-"""What is cheaper has room where it needs at most this share of the targets that are left to it: it
-is to be served within little more than it takes. With more of what is long less is in time."""
+"""Cheaper arrivals have room if they need at most this share of the capacity left to them, so that
+they wait little. With more long requests admitted, fewer requests are in time."""
 
 _first = itemgetter(0)
 
 
 class Displacement:
-    """Refuses what would make others late that are worth more.
+    """Refuses requests that would make others late that are worth more.
 
     Args:
         outlook: What the targets could do.
-        admission: Knows what each class costs.
-        coming: What came lately.
+        admission: Gives the pace of each class.
+        coming: The recent arrivals.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission, coming: Coming) -> None:
@@ -50,10 +52,10 @@ class Displacement:
         self._coming = coming
 
     def refusal(self, request: Request) -> Drop | None:
-        """The reason to refuse a queued arrival; without a budget, for none would do.
+        """Decides whether to refuse a queued arrival.
 
         Returns:
-            None when it is admitted.
+            The refusal, without a counter-offer, since no budget would do; None if it is admitted.
         """
         pace = self._admission.pace(request.kind)
         if pace.longest_ns <= self._coming.least_slack_ns:
@@ -63,7 +65,7 @@ class Displacement:
             return None
         bids = self._outlook.bids(request.kind)
         if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
-            return None  # somebody can be paid for it: there is room elsewhere
+            return None  # a costly target can do it
         for bid in bids:
             in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
             if in_time and self._fits(cheaper, bid.target_id):
@@ -82,25 +84,25 @@ class Displacement:
         return Drop(request, why, {})
 
     def _cheaper(self, priority: int, cost_ns: float) -> list[Alike]:
-        """What costs less per weight and is not less important."""
+        """The groups that cost less per weight and are at least as important."""
         step = step_of(int(cost_ns))
         groups = self._coming.groups
         return [each for each in groups if each.step < step and each.priority <= priority]
 
     def _lost(self, others: list[Alike], bid: Bid, length_ns: int) -> float:
-        """What is lost behind a run of a length on a target, as so much weight of its requests."""
+        """The loss behind a run of a length on a target, in units of its requests' weight."""
         at = bid.target_id
         lost = sum([self._share(each, at) * each.lost(length_ns) for each in others])
         return lost / self._coming.since_ns() / self._coming.odds(bid)
 
     def _share(self, alike: Alike, target_id: str) -> float:
-        """The part of a target in the rate at which what is alike is served."""
+        """A target's part of the rate at which a group is served."""
         if target_id not in alike.target_ids:
             return 0.0
         return self._admission.pace(alike.kind).parts().get(target_id, 0.0)
 
     def _fits(self, cheaper: list[Alike], own_id: str) -> bool:
-        """Whether what is cheaper has room beside one more run on a target."""
+        """Whether the cheaper groups have room beside one more run on a target."""
         room, work_ns = 1.0, 0.0
         for each in cheaper:
             if own_id in each.target_ids:

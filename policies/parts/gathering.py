@@ -1,10 +1,10 @@
-"""Whether requests come in bunches, as the frames of cameras that are triggered together do.
+"""Whether requests arrive in bunches, like frames of cameras that are triggered together.
 
-Who sends the first of a bunch at once has it in a batch of one on every target that is free, the
-slow ones too, for as long as that takes; a millisecond later the rest is there, and its budgets
-are too short for what is left. So where others mostly follow at once, the first are held for a
-share of the time that their batch would take. Where none do, as from one camera, nothing is held,
-nor where all is in time without it, and would only come later.
+A policy that sends the first requests of a bunch at once fills every free target, including slow
+ones, with a batch of one. A millisecond later the rest arrives, and its budgets are too short to
+wait for these batches. So if more requests mostly follow at once, the first ones are held for a
+share of their batch's time. Nothing is held if none follow, as with a single camera, or if all
+requests are in time anyway and holding would only delay them.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from scheduler.core.policy import Wake
 from scheduler.core.requests import Request
 
 SHARE = 0.1
-"""The first of a bunch wait for at most this share of the time that their batch takes."""
+"""The first requests of a bunch wait for at most this share of their batch's time."""
 
 LEAST_NS = 250_000
-"""Where that would be less nothing is held: the timers of a daemon are not as fine."""
+"""If the wait would be shorter than this, nothing is held: a daemon's timers are not as precise."""
 
 RESERVE_NS = 1_000_000
-"""What is held has at least this left before its deadline, and half of the longest wait."""
+"""A held batch keeps at least this much slack, and at least half of the longest wait."""
 
 MEMORY = 0.125
-"""How much the newest request that came while nothing waited counts, of all of them."""
+"""The weight of the newest request that arrived at empty queues in the moving average."""
 
 SURE = 0.7
-"""Something is held where more than so many of them were followed. Of arrivals that come by
-themselves half are at times, and where there is too much to do anyway, to wait costs."""
+"""Requests are held if at least this share of earlier ones was followed. Even half of independent
+arrivals are followed at times, and under overload waiting costs."""
 
 NEEDED = 64
-"""For so many bunches it is thought necessary after something could not be in time."""
+"""For how many bunches requests may be held after one could not be in time."""
 
 UNKNOWN = 0.5
-"""Of so many it is assumed at first; after four bunches the next one is held."""
+"""The initial share; after four bunches the next one is held."""
 
 
 class Gathering:
-    """Holds what came while nothing waited, where more has mostly come soon after such requests.
+    """Holds requests that arrive at empty queues, if more mostly follow soon after.
 
     Args:
-        outlook: What waits, and what the targets could do.
+        outlook: The queues, and what the targets could do.
     """
 
     def __init__(self, outlook: Outlook) -> None:
-        """Has seen nothing come."""
+        """Starts before any arrival."""
         self._outlook = outlook
         self._odds = UNKNOWN
         self._first_ns = -1
@@ -55,14 +55,14 @@ class Gathering:
         self._needed = 0
 
     def missed(self) -> None:
-        """Something was refused, or given up."""
+        """Records that a request was refused or given up."""
         self._needed = NEEDED
 
     def look(self, arrivals: Sequence[Request]) -> None:
-        """Takes in what has come; to be called at each event, before anything is refused.
+        """Takes in new arrivals; must be called at each event, before any is refused.
 
         Args:
-            arrivals: Those of the view.
+            arrivals: The arrivals of the view.
         """
         if not arrivals:
             return
@@ -75,7 +75,7 @@ class Gathering:
                 return
         count, queues = len(arrivals), view.queues
         if len(queues) > count or sum(map(len, queues.values())) > count:
-            return  # something else waits
+            return  # others are queued
         self._first_ns = view.now_ns
         self._needed = max(0, self._needed - 1)
         bids = self._outlook.bids(arrivals[0].kind)
@@ -83,7 +83,7 @@ class Gathering:
             self._soon_ns = view.now_ns + int(SHARE * min([bid.one_ns() for bid in bids]))
 
     def wait(self, candidate: Candidate) -> Wake | None:
-        """Until when a batch that could go now is held, if it is."""
+        """The time until which a batch that could go now is held; None if it is not."""
         if self._odds < SURE or not self._needed:
             return None
         patience_ns = int(SHARE * candidate.latency_ns)
@@ -95,7 +95,7 @@ class Gathering:
         )
         if until_ns <= now_ns or patience_ns < LEAST_NS or not _can_grow(candidate):
             return None
-        return Wake(until_ns, "others mostly follow at once")
+        return Wake(until_ns, "more requests mostly follow at once")
 
 
 def _can_grow(candidate: Candidate) -> bool:

@@ -1,24 +1,24 @@
-"""What a batch would make late that comes while it runs, by when another target could have it.
+"""What a batch costs future arrivals: which ones it would make late while it runs.
 
-What comes while a device is busy is lost only as long as no other could begin it. So behind a batch
-of length s as much is late as behind one that ends when the first other target is free, where that
-is sooner (`parts.coming`): the last device that is free is worth more than one of three. What waits
-already is ahead of what comes then, so a target is free the later the more of it there is:
+A request that arrives while a device is busy is lost only if no other target can start it. So the
+loss behind a batch (`parts.coming`) counts only until the batch ends or another target becomes
+free, whichever is sooner: the last free device is worth more than one of three. The queued requests
+go first, so the longer the queues, the later another target becomes free:
 
-    the time until its batch ends  *  STRETCH  +  the time that all targets need for what waits  *
-    (BACKLOG + SHORT * the share of requests that is missed)
+    the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
+    (BACKLOG + SHORT * the share of requests that are missed)
 
-Where that is more than any batch that could go is worth now, it is better to wait: for company,
-for what is urgent, for another target. Where more waits than two of the largest batches would take
-it is time that is missing, and who waits gains nothing: then it has to be more by `FAR_MORE` times
-what the batch is worth at all. Where others can be paid for it, or are other boxes, nothing waits.
+If the loss exceeds the worth of every batch that could go now, it is better to wait: for a fuller
+batch, for urgent requests, or for another target. If two of the largest batches or more are queued,
+capacity is short and waiting gains nothing. Then the loss must exceed the worth by `FAR_MORE` times
+the batch's weight. Nothing waits if there are costly targets or other boxes.
 
-The three numbers stand for what the other targets will have begun by then. They were chosen by
-playing a fleet of three devices at loads from 0.8 to 2.0 (docs/policies-compared.md).
+The three numbers stand for what the other targets will have started by then. They were tuned by
+simulating a fleet of three devices at loads from 0.8 to 2.0 (docs/policies-compared.md).
 
-Source: the rule is one step of policy improvement: what a decision costs is what is expected to be
-lost after it, by a simple model of that. R. A. Howard, "Dynamic Programming and Markov Processes",
-MIT Press, 1960.
+Source: the rule is one step of policy improvement: the cost of a decision is the expected loss
+after it, by a simple model. R. A. Howard, "Dynamic Programming and Markov Processes", MIT Press,
+1960.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate
 
 STRETCH = 2.0
-"""By this is the time multiplied until the batch of another target ends."""
+"""The factor on the time until another target's batch ends."""
 
 BACKLOG, SHORT = 0.25, 2.0
-"""So much of the time that all targets need for what waits is another target taken to be busy for
-besides: always, and times the share of requests that is missed."""
+"""How much longer another target is assumed to be busy, as a share of the time that all targets
+need for the queued requests: always `BACKLOG`, plus `SHORT` times the share of missed requests."""
 
 FAR_MORE = 2.0
-"""What loses others by so many times its own weight waits, however much waits with it."""
+"""A batch whose net loss is this many times its own weight waits, however long the queue is."""
 
 _FAR_NS = float(1 << 62)
 
 
 class _Late(NamedTuple):
-    """What comes of one kind, and one target.
+    """A group of arrivals, and one target.
 
     Attributes:
-        alike: What came like it.
-        own_ns: By how much longer the target takes than the fastest.
-        until_ns: When another target could have done one, less what the fastest takes.
-        anyway: What is lost of it behind nothing.
+        alike: The group.
+        own_ns: How much longer the target takes for one than the fastest does.
+        until_ns: How soon another target could have done one, less what the fastest takes.
+        anyway: What is lost even without a batch ahead.
     """
 
     alike: Alike
@@ -63,13 +63,13 @@ class _Late(NamedTuple):
 
 
 class Meanwhile:
-    """Weighs batches against what they would make late.
+    """Estimates what batches would make late.
 
     Args:
         outlook: What the targets could do.
-        admission: Knows what each class costs.
-        coming: What came lately.
-        scarcity: How much is missed.
+        admission: Gives the pace of each class.
+        coming: The recent arrivals.
+        scarcity: Knows the share of missed requests.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Meanwhile:
         self._scarcity = scarcity
 
     def lost(self, found: Sequence[Candidate]) -> list[float]:
-        """What each batch likely makes late of what is not less important, as weight of its own.
+        """The loss from each batch among arrivals at least as important, in units of its weight.
 
         Args:
-            found: What could go next on one target; at least one.
+            found: The batches that could go next on one target; at least one.
         """
         coming = self._coming
         if max([each.latency_ns for each in found]) <= coming.least_slack_ns:
@@ -120,12 +120,12 @@ class Meanwhile:
 
 
 def may_wait(best: Candidate, worth: float, found: Sequence[Candidate]) -> bool:
-    """Whether a batch that loses more than it is worth now is to wait.
+    """Whether a batch that loses more than it is worth now should wait.
 
     Args:
-        best: The batch that is worth most.
-        worth: What it is worth per nanosecond, less what it loses; not above 0.
-        found: All that could go.
+        best: The batch with the highest worth.
+        worth: Its worth per nanosecond, less its loss; not above 0.
+        found: All batches that could go.
     """
     if worth * best.latency_ns <= -FAR_MORE * sum([request.weight for request in best.batch]):
         return True

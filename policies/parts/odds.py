@@ -1,22 +1,22 @@
-"""How sure of its latencies to be: what caution costs where some batches take far longer than most.
+"""Which latency quantile to rely on: what caution costs where latency has a long tail.
 
-Who counts on the time in which 95 of 100 batches are done keeps nearly every promise, and refuses
-what has less time than that. Where latency has a long tail that is several times what most batches
-take, so nearly everything is refused of which most would be in time. And where batches pay, what is
-near a deadline goes in small ones, which is time that all others miss. If what is left of a budget
-when a batch starts is anything between nothing and all of it, then of such requests so many are in
-time per time:
+A policy that relies on the 95 % quantile keeps nearly every promise, and refuses every request with
+less time than that. If the tail is several times as long as most batches take, it refuses nearly
+everything, although most of that would be in time. And where batching pays, requests near their
+deadlines go in small batches, which takes time from all others. If the share of a budget that is
+left when a batch starts is uniformly distributed, then the number of such requests in time per unit
+of time is
 
     (SPARE + q) / (SPARE + 1)  *  max over batch sizes of  rate * max(0, 1 - latency at q / budget)
 
-The first factor is how many promises are kept, since few start at the last moment at which they
-are still promised; the second for how many one is given, in batches that save time or in small
-ones that leave some. That quantile q of `CHOICES` is taken with which this is most, over the
-budgets that were asked for lately, and over the targets. So a slow device whose latency spreads
-is not gambled with where a steady one does most of the work.
+The first factor is the share of promises that are kept, which exceeds q because few batches start
+at the last promised moment. The second is the number of promises made, in the best batch size:
+large batches save time, small ones leave more of the budget. The quantile q of `CHOICES` with the
+highest value is used, summed over recent budgets and over the targets. So a slow device with widely
+spread latency does not lead to gambling if a steady device does most of the work.
 
-Where there are others, who are paid for or are other boxes, the surest is counted on: they get what
-is not sure here.
+If there are costly targets or other boxes, the highest quantile is used: they get what is not sure
+here.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 
 CHOICES = (0.95, 0.8, 0.5)
-"""The surest first. At less than a half it would be predicted to miss."""
+"""The surest first. Below 0.5, a batch would be predicted to miss."""
 
 MARGIN = 1.03
-"""So much better is one that is less sure."""
+"""A less sure quantile must be better by this factor."""
 
 SPARE = 2
-"""For each request that starts at the last moment so many start well before it."""
+"""How many requests start well before the last moment, for each that starts at it."""
 
 EVERY_NS = 250_000_000
-"""How often it is asked for a class whether another would be better."""
+"""How often the choice for a class is reconsidered."""
 
 RECENT = 32
-"""So many requests of a class say what its budgets are."""
+"""How many recent budgets of a class are used."""
 
 Offered = tuple[LatencyCurve, int, int]
-"""How long batches take on a target, how long the tensors of one request need to get there, and how
-many batches run at once."""
+"""How long batches take on a target, how long a request with its tensors takes to get there, and
+how many batches run at once."""
 
 _KINDS = 200
-"""Classes whose budgets are remembered though they may not come again."""
+"""The most classes whose budgets are remembered, though they may not come again."""
 
 
 class _Asked:
-    """What was asked for of one class.
+    """The recent requests of one class.
 
     Attributes:
-        budgets_ns: The budgets of the last ones.
-        due_ns: When to ask again which quantile is best.
+        budgets_ns: Their budgets.
+        due_ns: When to reconsider which quantile is best.
     """
 
     __slots__ = ("budgets_ns", "due_ns")
@@ -67,24 +67,24 @@ class _Asked:
 
 
 class Odds:
-    """Chooses quantiles by what was asked for, and by how far latencies spread.
+    """Chooses quantiles by recent budgets, and by how far latencies spread.
 
     Attributes:
-        due: Classes of which it is to be asked again, by who then clears it.
+        due: Classes for which the choice should be reconsidered; the reader clears it.
     """
 
     def __init__(self) -> None:
-        """Nothing has come."""
+        """Starts before any arrival."""
         self.due: list[RequestClass] = []
         self._view: View | None = None
         self._asked: dict[RequestClass, _Asked] = {}
 
     def came(self, view: View, arrivals: Iterable[Request]) -> None:
-        """Takes in what has come; to be called at each event, before anything is looked up.
+        """Takes in new arrivals; must be called at each event, before anything is looked up.
 
         Args:
-            view: The moment.
-            arrivals: Those of the view.
+            view: The view at this event.
+            arrivals: The arrivals of the view.
         """
         asked, now_ns = self._asked, view.now_ns
         if self._view is not view:
@@ -104,11 +104,11 @@ class Odds:
                 self.due.append(request.kind)
 
     def quantile(self, kind: RequestClass, offered: Iterable[Offered]) -> float:
-        """Which quantile to count on.
+        """The quantile to rely on.
 
         Args:
-            kind: For requests of this class.
-            offered: By whom they could be done.
+            kind: The class of the requests.
+            offered: What the targets offer to it.
         """
         asked = self._asked.get(kind)
         budgets_ns = asked.budgets_ns if asked else ()
@@ -129,12 +129,12 @@ class Odds:
 
 
 def _promised(budget_ns: int, takes_ns: list[float], rate: tuple[float, ...]) -> float:
-    """How many requests with a budget are promised to be in time, per nanosecond.
+    """How many requests with a given budget can be promised to be in time, per nanosecond.
 
     Args:
         budget_ns: The budget.
-        takes_ns: By batch size, ascending, how long a batch is taken to need.
-        rate: By batch size how many requests are done per nanosecond.
+        takes_ns: The assumed latency by batch size, ascending.
+        rate: The throughput by batch size, in requests per nanosecond.
     """
     most = 0.0
     for at, needed_ns in enumerate(takes_ns):

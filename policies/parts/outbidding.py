@@ -1,9 +1,9 @@
-"""Who makes room for a request that is worth more: of two that are served alike, the heavier one.
+"""Which requests make room for one that is worth more, in the same class and priority.
 
 Requests of one class are served by priority and deadline, whatever they are worth. So under
-overload those that came first would be served, and a heavier one be refused behind them. It is
-admitted instead where lighter ones of its class and priority that are ahead of it are worth less
-together than it is, and it would be in time without them. They hear so at once.
+overload the first to arrive would be served, and a heavier one behind them refused. It is admitted
+instead if it would be in time without some lighter requests of its class and priority ahead of it
+that together are worth less. Their callers are told at once.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from scheduler.core.policy import Drop
 from scheduler.core.requests import Request, RequestClass
 
 MOST = 8
-"""So many are given up for one at most."""
+"""The most requests that are given up for one."""
 
 _KINDS = 200
-"""Classes whose weights are remembered though they may not come again."""
+"""The most classes whose weights are remembered, though they may not come again."""
 
 
 class Outbidding:
-    """Finds those who make room.
+    """Finds the requests that make room.
 
     Args:
-        outlook: What waits.
-        admission: Knows who would be in time.
+        outlook: Gives access to the queues.
+        admission: Tells which requests would be in time.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
-        """Has seen nothing come."""
+        """Starts before any arrival."""
         self._outlook = outlook
         self._admission = admission
         self._lightest: dict[RequestClass, float] = {}
 
     def admitted(self, request: Request) -> None:
-        """A request waits now."""
+        """Records that a request was admitted."""
         kind, lightest = request.kind, self._lightest
         if request.weight < lightest.get(kind, inf):
             if len(lightest) >= _KINDS:
@@ -46,7 +46,7 @@ class Outbidding:
             lightest[kind] = request.weight
 
     def outbid(self, request: Request) -> list[Drop]:
-        """Those who are given up for a queued arrival that was to be refused; mostly nobody."""
+        """The requests to drop in favour of an arrival that would be refused; usually none."""
         kind, weight = request.kind, request.weight
         if weight <= self._lightest.get(kind, inf):
             return []

@@ -1,4 +1,4 @@
-"""What each target could do for each class: derived from the view, kept until that changes."""
+"""What each target could do for each class: derived from the view, cached until it changes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Bid:
 
     Attributes:
         kind: The class.
-        target: The target; it is up, or expected back.
+        target: The target; it is up or expected back.
         target_id: Its id.
         offers: What it can run for the class, in the owner's order of preference.
         curves: The latency of each of them.
-        quantile: Which quantile of latency to count on, from 0 to 1.
+        quantile: The latency quantile to rely on, from 0 to 1.
         item_ns: How long the tensors of one request take to get there.
     """
 
@@ -55,23 +55,23 @@ class Bid:
 
 
 class Outlook:
-    """A policy's view, with what follows from it.
+    """A policy's view, with what is derived from it.
 
     Args:
-        quantile: Which quantile of latency to count on, from 0 to 1.
-        odds: Chooses it where it may be another.
+        quantile: The latency quantile to rely on, from 0 to 1.
+        odds: Chooses the quantile per class; None to use `quantile` for all.
 
     Attributes:
-        view: What is looked at.
-        starts_ns: When each target could start a batch, without those gone for good.
-        some_dear: Whether some targets are, as `TargetSpec.is_dear` has it.
-        epoch: Rises whenever bids may have changed other than by what is learned.
+        view: The view.
+        starts_ns: When each target could start a batch, without those not expected back.
+        some_dear: Whether any target is costly (`TargetSpec.is_dear`).
+        epoch: Increases whenever bids may have changed other than through learned latencies.
     """
 
     view: View
 
     def __init__(self, quantile: float, odds: Odds | None = None) -> None:
-        """Has not looked yet."""
+        """Starts before its first look."""
         if not 0 < quantile < 1:
             raise ValueError(f"quantile must be between 0 and 1, not {quantile}")
         self.quantile = quantile
@@ -86,10 +86,10 @@ class Outlook:
         self._unsized: list[RequestClass] = []
 
     def look(self, view: View) -> bool:
-        """Takes in what has changed; to be called at an event and after every placement.
+        """Updates from the view; must be called at each event and after every placement.
 
         Returns:
-            Whether the view is another one, of another scheduler: nothing is known of it.
+            Whether this is the view of a different scheduler, of which nothing is known yet.
         """
         seen, epoch = self._seen or (None, -1)
         is_other = seen is not view
@@ -140,7 +140,7 @@ class Outlook:
         return Bid(kind, target, target.spec.id, offers, curves, self.quantile, item_ns)
 
     def _quantile(self, kind: RequestClass, bids: list[Bid]) -> float:
-        """Which quantile to count on for a class."""
+        """The quantile to rely on for a class."""
         view = self.view
         if self.odds is None or self.some_dear or view.has_peers or view.is_part:
             return self.quantile
@@ -151,7 +151,7 @@ class Outlook:
         return self.odds.quantile(kind, offered)
 
     def _ask_again(self, due: list[RequestClass]) -> None:
-        """Lets the bids go of classes for which another quantile is best by now."""
+        """Discards the bids of classes for which another quantile is now best."""
         for kind in due:
             bids = self._bids.get(kind)
             if bids and bids[0].quantile != self._quantile(kind, bids):
@@ -161,7 +161,7 @@ class Outlook:
         due.clear()
 
     def _ask_sizes(self) -> None:
-        """Lets the bids go that were made before it was known how large the requests are."""
+        """Discards bids that were made before the size of the requests was known."""
         queues = self.view.queues
         for kind in self._unsized:
             if kind in queues and self._bids.pop(kind, None) is not None:
@@ -170,13 +170,13 @@ class Outlook:
         self._unsized = [k for k in self._unsized if k not in queues and k in self._bids]
 
     def _item_ns(self, kind: RequestClass, target: TargetState) -> int:
-        """Requests of one class have the same shapes, and so the same size."""
+        """The transfer time of a request's tensors: all requests of a class have the same size."""
         spec = target.spec
         queue = self.view.queues.get(kind) if spec.transfer_ns[1] else None
         return spec.quickest_ns(kind, queue.head().size_bytes) if queue else 0
 
     def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
-        """The queues that a target can serve, with what it offers to each."""
+        """The queues that a target can serve, with its bid for each."""
         return [
             (queue, bid)
             for kind, queue in self.view.queues.items()
@@ -185,10 +185,10 @@ class Outlook:
         ]
 
     def open_targets(self) -> list[TargetState]:
-        """The open targets by when they could have done one of those that wait.
+        """The open targets, ordered by how soon each could finish one of the queued requests.
 
-        So where several are idle what comes is done by the fastest of them; what is paid for comes
-        last. Where there are other boxes the order stays that of the view.
+        So if several are idle, the fastest serves first. Costly targets come last. If there are
+        other boxes, the order is that of the view.
         """
         view = self.view
         targets = view.open_targets()
@@ -203,17 +203,17 @@ class Outlook:
         return sorted(targets, key=lambda target: (target.spec.is_dear, soonest_ns[target.spec.id]))
 
     def done_ns(self, bid: Bid) -> int:
-        """When a single request could be done there, were it served next."""
+        """When a single request would be done there if it were served next."""
         return self.starts_ns[bid.target_id] + bid.one_ns()
 
     def budgets_ns(
         self, kind: RequestClass, free_ns: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """The smallest budget that each target could meet now: a counter-offer.
+        """The counter-offer: the smallest budget that each target could meet now.
 
         Args:
             kind: The class.
-            free_ns: When each target could start; if not given, as it looks now.
+            free_ns: When each target could start; if not given, as currently predicted.
         """
         starts, now_ns = self.starts_ns if free_ns is None else free_ns, self.view.now_ns
         return {
@@ -221,7 +221,7 @@ class Outlook:
         }
 
     def earliest_ns(self, kind: RequestClass) -> int | None:
-        """When one request of a class could be done, were it served next."""
+        """The earliest that one request of a class would be done if it were served next."""
         soonest_ns = None
         for target_id, one_ns in self._ones_ns(kind):
             done_ns = self.starts_ns[target_id] + one_ns
@@ -241,8 +241,8 @@ class Outlook:
     def overdue(self) -> list[tuple[ClassQueue, int]]:
         """The queues with requests that no target can finish in time any more.
 
-        With each, when one of its requests could be done at the earliest: those that are due before
-        are the ones.
+        Each comes with the earliest time at which one of its requests could be done; the requests
+        that are due before that are overdue.
         """
         starts = self.starts_ns
         found = []
@@ -260,8 +260,8 @@ class Outlook:
     def doomed(self) -> Iterator[Drop]:
         """Drops the queued requests that no target can finish in time any more.
 
-        A request whose caller accepts late results is never doomed: it may be served as long
-        as its deadline has not passed.
+        A request whose caller accepts late results is never doomed: it may be served until its
+        deadline has passed.
         """
         for queue, earliest_ns in self.overdue():
             budgets = self.budgets_ns(queue.kind)
@@ -269,9 +269,9 @@ class Outlook:
                 yield Drop(request, why, budgets)
 
     def late_welcome(self, target: TargetState) -> Place | None:
-        """A batch of requests that will be late, for a target that has nothing else to do.
+        """A batch of requests that will be late, for a target with nothing else to do.
 
-        They are those that no target can finish in time and whose callers accept late results.
+        These are requests that no target can finish in time and whose callers accept late results.
         """
         for queue, bid in self.waiting(target):
             earliest_ns = self.earliest_ns(queue.kind)
@@ -286,11 +286,11 @@ class Outlook:
 
 
 def too_late(queue: ClassQueue, earliest_ns: int) -> list[tuple[Request, str]]:
-    """The requests of a queue that are due before any could be done, and the reason to drop each.
+    """The requests of a queue that are due before they could be done, with the reason to drop each.
 
     Args:
-        queue: One of those that are overdue.
-        earliest_ns: When one of its requests could be done at the earliest.
+        queue: An overdue queue.
+        earliest_ns: The earliest time at which one of its requests could be done.
     """
     return [
         (each, f"would be {(earliest_ns - each.deadline_ns) / 1e6:.1f} ms late at the earliest")
@@ -300,7 +300,7 @@ def too_late(queue: ClassQueue, earliest_ns: int) -> list[tuple[Request, str]]:
 
 
 def _with_transfer(ladder: Ladder, item_ns: int) -> Ladder:
-    """Latencies that include the way of the tensors; the rate stays that of the execution."""
+    """Adds the transfer time of the tensors to latencies; rates stay those of execution."""
     latency_ns = tuple(
         latency_ns + size * item_ns
         for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True)

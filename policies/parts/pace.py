@@ -1,4 +1,4 @@
-"""How fast the work of a class is done: what admission counts with."""
+"""How fast a class's work is done; the basis of admission."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from policies.parts.outlook import Bid
 
 
 class Pace:
-    """How fast the work of one class is done, as long as predictions stay.
+    """How fast the work of one class is done, valid until predictions change.
 
     Attributes:
         bids: What the targets offer to the class.
-        ids: Which targets those are, in the same order.
+        ids: The ids of these targets, in the same order.
         target_ids: The same as a set.
         full: How many requests the largest batch holds.
-        cost_ns: The time that all of them together need for each request in full batches: 1 over
-            the sum of their rates, in nanoseconds per request.
+        cost_ns: The time per request that all targets together need in full batches: 1 over the sum
+            of their rates, in nanoseconds.
         longest_ns: How long the longest batch takes.
         ones_ns: How long each target takes for a single request, in the order of `ids`.
-        least_ns: How long the fastest of them takes.
-        unlike_ns: By how much longer the slowest takes.
+        least_ns: How long the fastest target takes for a single request.
+        unlike_ns: How much longer the slowest takes than the fastest.
     """
 
     def __init__(self, bids: list[Bid]) -> None:
@@ -44,11 +44,11 @@ class Pace:
         return sum([curve.version for curve in self._curves])
 
     def is_current(self) -> bool:
-        """Whether no prediction has changed since."""
+        """Whether no prediction has changed since this was computed."""
         return self._version == self._versions()
 
     def share_ns(self, count: int) -> float:
-        """As `cost_ns`, in the largest batches that a backlog of `count` fills."""
+        """Like `cost_ns`, but with the largest batches that a backlog of `count` fills."""
         if count > self.full:
             count = self.full
         share = self._shares_ns.get(count)
@@ -62,7 +62,7 @@ class Pace:
         return share
 
     def parts(self) -> dict[str, float]:
-        """By target the part of one batch at a time there in the rate at which all serve it."""
+        """Each target's part, per batch run at once, of the rate at which all serve the class."""
         if not self._parts and self.bids:
             rates = [1 / one_ns for one_ns in self.ones_ns]
             widths = [bid.target.spec.width for bid in self.bids]
@@ -71,19 +71,19 @@ class Pace:
         return self._parts
 
     def part(self, other: Pace) -> float:
-        """The part of the work of a class that falls on the targets of this one."""
+        """The share of this class's targets that another class's work also occupies."""
         if other.ids == self.ids:
             return 1.0
         return len(self.target_ids & other.target_ids) / len(self.ids)
 
     def starts_ns(self, by_id: Mapping[str, int]) -> list[int]:
-        """When each target could start, in the order of `ids`, of those of all targets."""
+        """When each target could start, in the order of `ids`, taken from a mapping by id."""
         return [by_id[target_id] for target_id in self.ids]
 
     def soonest_ns(self, starts_ns: list[int], ready_ns: int) -> int:
-        """The least of `done_ns`, for every arrival: without a list of them."""
+        """The minimum of `done_ns`, without making a list, because every arrival needs it."""
         soonest_ns = -1
-        for at, one_ns in enumerate(self.ones_ns):  # compiled, `zip` with `strict` is slow
+        for at, one_ns in enumerate(self.ones_ns):  # `zip` with `strict` is slow when compiled
             start_ns = starts_ns[at]
             done_ns = (start_ns if start_ns > ready_ns else ready_ns) + one_ns
             if done_ns < soonest_ns or soonest_ns < 0:
@@ -91,11 +91,11 @@ class Pace:
         return soonest_ns
 
     def done_ns(self, starts_ns: list[int], ready_ns: int) -> list[int]:
-        """When each target has done a request that it can't begin before a time.
+        """When each target would have done a request that can't start before `ready_ns`.
 
         Args:
-            starts_ns: When each could start, in the order of `ids`.
-            ready_ns: That time.
+            starts_ns: When each target could start, in the order of `ids`.
+            ready_ns: When the request can start at the earliest.
         """
         done_ns = []
         for at, one_ns in enumerate(self.ones_ns):
@@ -105,11 +105,11 @@ class Pace:
 
 
 def caught_up_ns(starts_ns: list[int], work_ns: float) -> float:
-    """When targets, from when they can start on, have done so much more work together.
+    """When targets have done an amount of work together, each from when it can start.
 
     Args:
-        starts_ns: When each could start; at least one.
-        work_ns: How long all of them together need for it.
+        starts_ns: When each target could start; at least one.
+        work_ns: How long all of them together need for the work.
     """
     work_ns *= len(starts_ns)
     total = at_ns = 0.0

@@ -1,4 +1,4 @@
-"""The queue played ahead: who would be served where and when, were nothing to come any more."""
+"""The queue simulated ahead: which request would run where and when without new arrivals."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
 
 HORIZON = 256
-"""How many requests are played ahead; what waits behind those is not decided now anyway."""
+"""How many requests are simulated; those behind them are not decided about now anyway."""
 
 Cost = Callable[[Bid, Offer, int, int], float]
-"""What a batch costs, by place, variant, size, and execution time in nanoseconds."""
+"""What a batch costs, given its bid, variant, size and execution time in nanoseconds."""
 
 Rank = tuple[float, int]
-"""What is least is preferred: what a request adds to the costs, and when it is done."""
+"""A sort key, lowest first: what a request adds to the costs, and when it would be done."""
 
 
 @dataclass(slots=True)
 class Planned:
-    """A batch that is to be.
+    """A planned batch.
 
     Attributes:
-        bid: Where.
+        bid: Where it runs.
         offer: The variant.
         start_ns: When it is expected to start.
-        done_ns: When it is done at the promised quantile.
+        done_ns: When it is done, at the promised quantile.
         deadline_ns: The earliest of its deadlines.
-        ladder: How long the variant takes there at the promised quantile.
-        median: The same at the median, by which it is expected to be done.
-        requests: Those in it.
+        ladder: The variant's latency there, at the promised quantile.
+        median: The variant's median latency, by which the target is expected to be free.
+        requests: Its requests.
     """
 
     bid: Bid
@@ -48,7 +48,7 @@ class Planned:
     requests: list[Request] = field(default_factory=list)
 
     def fits(self, request: Request) -> int | None:
-        """When it would be done with one more request; None if that makes anyone late."""
+        """When it would be done with one more request; None if it does not fit in time."""
         rung = bisect_left(self.ladder.sizes, len(self.requests) + 1)
         if rung == len(self.ladder.sizes) or self.requests[0].kind != request.kind:
             return None
@@ -56,7 +56,7 @@ class Planned:
         return done_ns if done_ns <= min(self.deadline_ns, request.deadline_ns) else None
 
     def add(self, request: Request) -> int:
-        """Takes one more; when the target is expected to be free then."""
+        """Adds a request; returns when the target is then expected to be free."""
         self.requests.append(request)
         self.deadline_ns = min(self.deadline_ns, request.deadline_ns)
         rung = bisect_left(self.ladder.sizes, len(self.requests))
@@ -75,12 +75,12 @@ class Planned:
 
 @dataclass(slots=True)
 class Plan:
-    """What would become of the queues.
+    """What would happen to the queues.
 
     Attributes:
-        batches: In the order in which they were thought of; those of one target in the order
-            in which it would run them.
-        unplaced: The requests that would find no place in time, also those that may be late.
+        batches: The batches in the order they were planned; those of one target in the order in
+            which it would run them.
+        unplaced: The requests without a place in time, including those that may be late.
     """
 
     batches: list[Planned] = field(default_factory=list)
@@ -88,32 +88,33 @@ class Plan:
 
     @property
     def late(self) -> list[Request]:
-        """The requests that would find no place in time, unless they may be late."""
+        """The requests without a place in time, except those that may be late."""
         return [request for request in self.unplaced if not request.accept_late]
 
     def free_ns(self, outlook: Outlook) -> dict[str, int]:
-        """When each target could start on something else, by target id."""
+        """When each target could start something else, by target id."""
         free_ns = dict(outlook.starts_ns)
         for batch in self.batches:
             free_ns[batch.bid.target_id] = batch.done_ns
         return free_ns
 
     def next_on(self, target_id: str) -> Planned | None:
-        """What a target would run first."""
+        """The batch that a target would run first; None if it has none."""
         return next((b for b in self.batches if b.bid.target_id == target_id), None)
 
 
 def plan(outlook: Outlook, cost: Cost | None = None, without: Collection[int] = ()) -> Plan:
-    """Plays the queues ahead in (priority, deadline, id) order.
+    """Simulates the queues ahead in (priority, deadline, id) order.
 
-    Each request joins the last batch of a target where that makes nobody late, or begins one
-    where it would be in time: that which adds least to the costs, of those the one that is done
-    first. Joining comes first whatever it costs: that keeps time for more, and saves energy.
+    Each request joins the last batch of a target if that makes no request late. Otherwise it starts
+    a new batch where it would be in time. Of several choices it takes the one that adds least to
+    the costs, then the one that is done first. Joining is preferred whatever it costs: it leaves
+    time for more, and saves energy.
 
     Args:
-        outlook: What the targets could do; it must have looked.
-        cost: What batches cost; without it, costs don't count.
-        without: The ids of requests that are left out.
+        outlook: What the targets could do; its `look` must have been called.
+        cost: What batches cost; without it, costs are ignored.
+        without: The ids of requests to leave out.
     """
     found = Plan()
     free_ns = dict(outlook.starts_ns)

@@ -1,13 +1,12 @@
-"""What a device's time is worth while more comes than can be done.
+"""What a device's time is worth while more requests arrive than can be done.
 
-A request that could as well be served later needs its time then, and so do others. Who is served
-now in a batch that is full, anyway, saves it. So beside its urgency a request that can wait is
-worth what its time would earn with somebody else, as likely as that is wanted: the share of the
-requests that is missed, times their mean weight per time, times what it costs; its own weight at
-most.
+A request that is served later takes time then that others need as well; served now, in a batch that
+runs anyway, it saves that time. So besides its urgency, a request that can wait is worth what its
+time would earn with another, times the probability that this time is needed: the share of missed
+requests, times their mean weight per time, times its cost. Its own weight is the limit.
 
-Source: the price of a resource that is scarce, as the dual of a linear program has it; here it is
-learned from what is refused or dropped.
+Source: the price of a scarce resource, as in the dual of a linear program; here it is learned from
+what is refused or dropped.
 """
 
 from __future__ import annotations
@@ -16,50 +15,51 @@ from policies.parts.admission import Admission
 from scheduler.core.requests import Request, RequestClass
 
 LEAST = 0.02
-"""While a smaller share is missed time has no price."""
+"""While a smaller share of requests is missed, time has no price."""
 
 MEMORY = 1 / 128
-"""The part that one request has in the share that is missed."""
+"""The weight of one request in the moving share of missed requests."""
 
 PRICES = 1 / 32
-"""The part that one that is missed has in the price."""
+"""The weight of one missed request in the price."""
 
 
 class Scarcity:
-    """Learns the price of time from what is missed.
+    """Learns the price of time from missed requests.
 
     Args:
-        admission: Knows what each class costs.
+        admission: Gives the pace of each class.
 
     Attributes:
-        share: The share of requests that is missed, lately.
+        share: The share of recent requests that were missed.
     """
 
     def __init__(self, admission: Admission) -> None:
-        """Nothing has been missed."""
+        """Starts with nothing missed."""
         self._admission = admission
         self.share = self._per_ns = 0.0
 
     def came(self) -> None:
-        """A request was admitted."""
+        """Records that a request was admitted."""
         self.share -= MEMORY * self.share
 
     def missed(self, request: Request) -> None:
-        """One was refused, or dropped later."""
+        """Records that a request was refused, or dropped later."""
         self.share = min(1.0, self.share + MEMORY)
         cost_ns = self._admission.pace(request.kind).cost_ns
         if cost_ns:
             self._per_ns += PRICES * (request.weight / cost_ns - self._per_ns)
 
     def saved(self, kind: RequestClass) -> tuple[float, float]:
-        """What it is worth that requests of a class need no time later.
+        """The value of the time that serving a request now saves later.
 
         Args:
-            kind: Their class.
+            kind: The request's class.
 
         Returns:
-            What the time of one would earn with somebody else, of which what it is worth itself is
-            the most that counts, and how likely it is wanted; 0 while hardly anything is missed.
+            What its time would earn with another request, of which the caller counts at most the
+            request's own weight; and how likely the time is needed. Both are 0 while hardly
+            anything is missed.
         """
         if self.share < LEAST:
             return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""The loop that most policies share: drop what is lost, then fill each open target by a rule."""
+"""The loop that most policies share: drop doomed requests, then fill open targets by a rule."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from scheduler.core.targets import TargetState
 from scheduler.core.values import value
 
 Choose = Callable[[TargetState], "Place | Wake | None"]
-"""What an open target should do next, or until when it should do nothing; None if nothing that
-waits could be in time there."""
+"""What an open target should do next, or until when it should wait; None if no queued request could
+be in time there."""
 
 Arranged = Callable[[list[TargetState]], list[TargetState]]
-"""The order in which targets are filled, from that of the outlook."""
+"""Reorders the targets of the outlook into the order in which they are filled."""
 
 Drops = Callable[[], Iterator[Drop]]
-"""What can't be finished in time, now."""
+"""The drops of requests that can't be finished in time any more."""
 
 
 def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
-    """Drops what no target can finish in time, and fills every open target by a rule."""
+    """Drops requests that no target can finish in time, and fills every open target by a rule."""
     outlook.look(view)
     yield from fill(outlook, choose, outlook.doomed)
 
@@ -33,9 +33,9 @@ def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
 def fill(
     outlook: Outlook, choose: Choose, drops: Drops, arranged: Arranged | None = None
 ) -> Iterator[Decision]:
-    """The same with other drops, for an outlook that has looked.
+    """Like `serve`, but with given drops, and for an outlook that is already up to date.
 
-    What may be late is served where the rule finds nothing.
+    Requests that may be late are served where the rule finds nothing.
     """
     view = outlook.view
     yield from drops()
@@ -55,7 +55,7 @@ def fill(
 
 
 def order(request: Request) -> tuple[int, int, int]:
-    """The order of service."""
+    """The sort key for the order of service."""
     return request.priority, request.deadline_ns, request.id
 
 
@@ -64,10 +64,10 @@ class Candidate:
     """A batch that would be in time on a target.
 
     Attributes:
-        queue: Where its requests wait.
-        bid: What the target offers to their class.
+        queue: The queue of its requests.
+        bid: The target's bid for their class.
         offer: The variant.
-        batch: The first in order that would be in time, as many as one of the batch sizes.
+        batch: The first requests in order that would be in time; one of the batch sizes.
         latency_ns: How long it takes, at the promised quantile.
         done_ns: When it would be done.
     """
@@ -81,21 +81,21 @@ class Candidate:
 
     @property
     def priority(self) -> int:
-        """That of its most important request, which is the first in order."""
+        """The priority of its most important request, which is the first."""
         return self.batch[0].priority
 
     @property
     def deadline_ns(self) -> int:
-        """The earliest of its deadlines."""
+        """The earliest deadline in it."""
         return min([request.deadline_ns for request in self.batch])
 
     def place(self, reason: str) -> Place:
-        """The decision to send it."""
+        """Makes the decision to send it."""
         return Place(self.bid.target_id, self.offer, tuple(self.batch), reason)
 
 
 def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
-    """Every class, variant and batch size that would be in time on a target now."""
+    """Every batch, over class, variant and size, that would be in time on a target now."""
     start_ns = outlook.starts_ns[target.spec.id]
     for queue, bid in outlook.waiting(target):
         for offer, ladder in bid.ladders():
@@ -109,7 +109,7 @@ def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
 
 
 def in_time(alike: list[Request], ladder: Ladder, start_ns: int) -> Iterator[list[Request]]:
-    """The batches of requests of one class that are in time, of those named, the largest first."""
+    """The batches of the given requests of one class that are in time, the largest first."""
     for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
         batch = [r for r in alike if r.deadline_ns >= start_ns + latency_ns][:size]
         if len(batch) == size:

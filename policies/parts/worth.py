@@ -1,14 +1,15 @@
-"""Which of the batches that a target could finish in time is worth most.
+"""Which of the batches that a target could finish in time has the highest worth.
 
     sum over its requests of  weight * (exp(-slack / scale) + CALM)  per device-second
 
 where slack is how much earlier than its deadline a request would be done, and scale is a share of
-the longest of these batches. So what is urgent goes before what can wait; among equally urgent
-things, and where not everything can be served, what gives most per device-second. What another
-target could have in time as well counts a quarter less, and on a slow target that counts more of
-which much waits. Where nearly all that comes is of one class, and urgency says no more than how
-large its batches are, scale is longer. Under overload what can wait is worth more, since its time
-is scarce (`parts.scarcity`). What would be late behind a batch is taken off (`parts.meanwhile`).
+the longest of these batches. So urgent requests go before those that can wait; among equally urgent
+ones, and when not everything can be served, the batch that yields most per device-second goes. A
+batch that another target could finish in time as well counts a quarter less. On a slow target,
+classes with long queues count more. If nearly all arrivals are of one class, where urgency only
+affects the batch size, scale is longer. Under overload requests that can wait are worth more, since
+time is scarce (`parts.scarcity`). The expected loss behind a batch is subtracted
+(`parts.meanwhile`).
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
@@ -30,46 +31,46 @@ from scheduler.core.compiling import mypyc_attr
 from scheduler.core.requests import Request
 
 CALM = 0.05
-"""What a request is worth that has all the time in the world, as a share of an urgent one: so
-that a backlog without urgent deadlines is served in the batches that get most done."""
+"""The worth of a request with unlimited slack, as a share of an urgent one's, so that a backlog
+without urgent deadlines is served in the batches with the best throughput."""
 
 ELSEWHERE = 0.75
-"""What a batch is worth that another target could have in time as well, as a part of what it is
-worth where nobody else could: so that a slow device leaves what is cheap and urgent to a fast one
-that is free in a moment. With 0.6 it gains half as much."""
+"""The factor on the worth of a batch that another target could also finish in time, so that a slow
+device leaves cheap, urgent requests to a fast one that is free in a moment. With 0.6 the gain is
+half as large."""
 
 CROWD = 0.7
-"""Where n wait in a class, a batch of them is worth n to the power of `CROWD` * log2(r) as much on
-a target that takes r times as long as the fastest one: so that slow devices take of what there is
-much, and fast ones are free for the rest. With 0.5 it gains half as much, with 1.0 eight devices at
-an overload lose by it."""
+"""With n requests queued in a class, the worth of a batch of them is multiplied by n to the power
+of `CROWD` * log2(r) on a target that takes r times as long as the fastest one. So slow devices
+serve the long queues, and fast ones are free for the rest. With 0.5 the gain is half as large; with
+1.0 eight overloaded devices do worse than without."""
 
 ONE_CLASS = 4.0
-"""Where nearly all that comes is of one class the scale is so many times as long. What is urgent
-has nothing before it there that could wait but its own kind, and a batch that is sent small for it
-is time that all others miss. From 3 to 6 it gains as much, with 1.5 half of it."""
+"""The factor on the scale if nearly all arrivals are of one class. There an urgent request competes
+only with its own kind, and sending a small batch for it takes time from all others. From 3 to 6 the
+gain is the same; with 1.5 it is half as large."""
 
 LEAST_IMPORTANT = 1 << 31
-"""A priority after all others."""
+"""A priority number greater than all others."""
 
 _NEVER_NS = 1 << 62
 
 _Ranked = tuple[tuple[float, int], Candidate]
-"""What a batch is worth per nanosecond of its target, its earliest deadline as a negative number,
-and the batch."""
+"""The worth of a batch per nanosecond of its target, its earliest deadline negated, and the
+batch."""
 
 _rank = itemgetter(0)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Worth:
-    """Ranks batches.
+    """Ranks batches by worth.
 
     Args:
         outlook: What the targets could do.
-        scarcity: What time is worth.
-        meanwhile: What batches make late.
-        coming: What came lately.
+        scarcity: The price of time.
+        meanwhile: The expected loss behind batches.
+        coming: The recent arrivals.
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
@@ -89,11 +90,14 @@ class Worth:
         self._scale = scale
 
     def most(self, found: list[Candidate]) -> tuple[Candidate, float]:
-        """The batch that is worth most, or a more important one where that harms nobody.
+        """The batch with the highest worth, unless a more important one takes precedence.
+
+        The best batch of the most important priority takes precedence if it harms no request, or if
+        the one with the highest worth would harm a more important request.
 
         Returns:
-            The batch, and what it is worth per nanosecond, less what it makes late; something above
-            0 where it is alone and makes nothing late.
+            The batch, and its worth per nanosecond less the loss behind it; any value above 0 if it
+            is the only one and makes nothing late.
         """
         losses = self._meanwhile.lost(found)
         if len(found) == 1 and not losses[0]:
@@ -113,13 +117,13 @@ class Worth:
     def _ranked(
         self, found: list[Candidate], losses: list[float], scale_ns: float
     ) -> list[_Ranked]:
-        """Each batch with what it is worth per nanosecond; the more urgent one breaks a tie.
+        """Each batch with its worth per nanosecond; the more urgent one wins a tie.
 
-        One that begins with the requests of the one before it is reckoned on from there.
+        A batch that begins with the requests of the previous one is computed incrementally.
 
         Args:
-            found: What could go next on one target.
-            losses: What each makes others late.
+            found: The batches that could go next on one target.
+            losses: The loss behind each.
             scale_ns: How much slack makes a request less urgent by a factor of e.
         """
         ranked: list[_Ranked] = []
@@ -153,7 +157,7 @@ class Worth:
         return ranked
 
     def _crowd(self, candidate: Candidate) -> float:
-        """By what it is worth more where those that cost nothing are faster, as much waits."""
+        """The factor for the length of a batch's queue, above 1 if a faster free target exists."""
         own_ns = least_ns = candidate.bid.one_ns()
         for bid in self._outlook.bids(candidate.queue.kind):
             if not bid.target.spec.is_dear:
@@ -163,7 +167,7 @@ class Worth:
         return exp(CROWD * log2(own_ns / least_ns) * log(len(candidate.queue)))
 
     def _best(self, ranked: list[_Ranked]) -> _Ranked:
-        """That which is worth most; of the preferred variants, unless others miss by it."""
+        """The best batch with a preferred variant, or with any if that harms others."""
         preferred = [each for each in ranked if each[1].offer is each[1].bid.offers[0]]
         best = max(preferred or ranked, key=_rank)
         if len(preferred) < len(ranked) and (not preferred or self._harms(best[1])):
@@ -172,11 +176,11 @@ class Worth:
         return best
 
     def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:
-        """Whether a request could start now, but neither after a batch nor elsewhere.
+        """Whether a batch makes a request miss that could start now, but not later or elsewhere.
 
         Args:
             candidate: The batch.
-            before: Only requests that are more important than this priority count.
+            before: Only requests of a more important priority than this count.
         """
         target = candidate.bid.target
         start_ns, done_ns = self._outlook.starts_ns[target.spec.id], candidate.done_ns
@@ -190,11 +194,11 @@ class Worth:
         return False
 
     def _elsewhere_ns(self, bid: Bid, at_a_price: bool) -> int:
-        """When another target could have a single request of a class.
+        """When another target could have done a single request of a class.
 
         Args:
             bid: What this target offers to the class.
-            at_a_price: Whether those that are paid for count.
+            at_a_price: Whether costly targets count.
         """
         soonest_ns = _NEVER_NS
         for other in self._outlook.bids(bid.kind):

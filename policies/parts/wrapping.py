@@ -1,4 +1,4 @@
-"""What all policies have in common that wrap another one."""
+"""The common base of policies that wrap another."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from scheduler.core.policy import Policy, quantile_of, quantiles_of, watches_run
 
 
 class Wrapper:
-    """Counts on the quantiles of the policy that is wrapped, and watches runs where that does.
+    """Relies on the quantiles of the wrapped policy, and watches runs if that does.
 
     Args:
-        inner: The policy that is wrapped.
-        quantile: Which quantile of latency to count on, from 0 to 1, where that has none of its
-            own; `USUAL_QUANTILE` if not given.
+        inner: The wrapped policy.
+        quantile: The latency quantile to rely on, from 0 to 1, if the wrapped policy has none;
+            `USUAL_QUANTILE` if not given.
 
     Attributes:
-        inner: The policy that is wrapped.
+        inner: The wrapped policy.
         quantile: As `Policy` has it.
         quantiles: As `Policy` has it.
         watches_runs: As `Policy` has it.
     """
 
     def __init__(self, inner: Policy, quantile: float | None = None) -> None:
-        """Asks the policy that is wrapped."""
+        """Takes its attributes from the wrapped policy."""
         self.inner = inner
         self.quantile = quantile_of(inner, quantile)
         self.quantiles = quantiles_of(inner, quantile)

@@ -1,8 +1,8 @@
-"""What a clairvoyant could have finished in time: upper bounds on every policy.
+"""Upper bounds on every policy: what a clairvoyant could have finished in time.
 
-`fluid_bound` is for workloads of any length, `whole_bound` closer for those that fit into memory,
-`exact_bound` for small ones; `closest_bound` chooses, and remembers. Why they hold is argued in
-their docstrings and, at length, in `docs/bound.md`.
+`fluid_bound` is for workloads of any length, `whole_bound` is closer and needs a workload that fits
+into memory, `exact_bound` is for small ones. `closest_bound` chooses, and caches the result. The
+functions' docstrings argue why the bounds hold, `docs/bound.md` does so at length.
 """
 
 from replay.bound.closest import closest_bound

@@ -1,4 +1,4 @@
-"""Requests as columns, and what an option can do for many of them at once."""
+"""Requests as columns, and what one option can do for many of them at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Requests:
     worth: Floats
 
     def where(self, chosen: Ints | NDArray[np.bool_]) -> Requests:
-        """Those that a mask or an array of indices names."""
+        """The requests that a mask or an array of indices selects."""
         return Requests(
             self.at_ns[chosen],
             self.deadline_ns[chosen],
@@ -46,17 +46,17 @@ class Bid:
 
     Attributes:
         place: Index of the place.
-        rows: Which requests it can serve at all; all else has an entry for each of these.
-        first_ns: When a batch with it can begin first.
-        end_ns: When device time can be of use to it last.
+        rows: The requests that it can serve at all; the other arrays have an entry for each.
+        first_ns: The earliest time at which a batch with the request can start.
+        end_ns: The latest time at which device time is of use to the request.
         price_ns: The least device time per success of a batch.
-        cost_ns: The same, shared with as many as there can be.
+        cost_ns: The same, shared by the most requests that a batch can hold.
     """
 
     def __init__(
         self, option: Option, own: Requests, kin: Requests, known_from_ns: int | None = None
     ) -> None:
-        """Looks at requests among all of their class that could share a batch with them."""
+        """Takes the requests, and all of their class (`kin`) that could share a batch with them."""
         first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
         self.place = option.place
         self.rows = np.flatnonzero(last_ns >= first_ns)
@@ -72,7 +72,7 @@ class Bid:
         self.cost_ns = self.price_ns / self._company.most(self.first_ns, self.last_ns)
 
     def bill(self, prices: Prices) -> tuple[Floats, Ints]:
-        """The least that a batch with each request costs it, per success of it; begun when."""
+        """The least cost per success of a batch with each request, and when that batch starts."""
         if prices.free:
             return np.zeros(len(self.rows)), self.first_ns
         anywhere = self.cost_ns * prices.least(self.first_ns, self.end_ns)
@@ -82,12 +82,12 @@ class Bid:
         return np.maximum(anywhere, at_once), begin_ns
 
     def shared(self, begin_ns: Ints) -> Floats:
-        """Device time per success of batches that begin at these times, one for each row."""
+        """Device time per success for batches that start at the given times, one for each row."""
         shared: Floats = self.price_ns / self._company.at(begin_ns)
         return shared
 
     def corners_ns(self) -> Ints:
-        """When batches can begin and end first and last, and one batch more to the inside."""
+        """The first and last starts and ends of batches, and those one batch further inside."""
         lengths_ns = np.arange(3).reshape(-1, 1) * self._least_ns
         first_ns = self.first_ns + lengths_ns
         last_ns = self.last_ns + self._least_ns - lengths_ns

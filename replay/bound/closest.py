@@ -1,8 +1,8 @@
-"""The closest bound that is had in reasonable time, and kept on disk for who asks again.
+"""The closest bound that can be computed in reasonable time, cached on disk.
 
-Who tries one policy after another on the same workload asks for the same bound each time, and it
-takes longer than all else. What is asked is told by a digest of everything that the bound depends
-on: the requests, the fleet, and the code that computes it.
+A user who tries one policy after another on the same workload needs the same bound each time, and
+computing it takes longer than everything else. The cache key is a digest of everything that the
+bound depends on: the requests, the fleet, and the code that computes it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
 WHOLE_REQUESTS = 10_000
-"""For a longer workload the closer bound takes too long: a minute for these."""
+"""For a longer workload the closer bound takes too long; for this many it takes a minute."""
 
 FILE = "bounds.sqlite"
 
 KEPT = 100_000
-"""So many bounds are kept, the latest; some 10 MB."""
+"""The number of latest bounds kept in the cache; some 10 MB."""
 
 _PATIENCE_S = 5.0
 
 _UNKEPT = sqlite3.Error, OSError, RuntimeError
-"""Why nothing can be kept, or found; the last where nobody knows a home."""
+"""Reasons why the cache can't be used; `RuntimeError` if the home directory can't be determined."""
 
 
 def cache_dir() -> Path:
-    """Where is kept what can be computed again.
+    """The folder for cached results, which can always be computed again.
 
     `LAXITY_CACHE_DIR` if it is set, else `$XDG_CACHE_HOME/laxity` (`~/.cache/laxity`).
 
@@ -57,19 +57,19 @@ def closest_bound(
     conditions: Mapping[str, Conditions],
     times: ServiceTimes,
 ) -> float:
-    """The share of the weight that a clairvoyant could finish in time, at most.
+    """The largest share of the weight that a clairvoyant could finish in time.
 
     Args:
-        arrivals: The requests, from the first one each time that it is called.
-        targets: As in `fluid_bound`, like all that follow.
-        conditions: Of each target.
-        times: What batches take.
+        arrivals: Returns the requests, from the first one at each call.
+        targets: As in `fluid_bound`, like the rest.
+        conditions: The conditions of each target.
+        times: The true service times.
 
     Raises:
-        ValueError: As `fluid_bound` does.
+        ValueError: As in `fluid_bound`.
     """
     asked = _digest(arrivals(), targets, conditions, times)
-    with suppress(*_UNKEPT):  # it is only quicker with it
+    with suppress(*_UNKEPT):  # the cache only saves time
         if (known := _recall(asked)) is not None:
             return known
     fluid = fluid_bound(arrivals(), targets, conditions=conditions, times=times, weighted=True)
@@ -106,7 +106,7 @@ def _digest(
 
 @cache
 def _code() -> bytes:
-    """What computes it: other digits come of other code."""
+    """A digest of the code, since other code may give other digits."""
     digest = sha256(f"{scipy.__version__}\n".encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())

@@ -1,4 +1,4 @@
-"""What one device could do at best for given fares, and how likely that serves each request.
+"""The most that one device can earn at given fares, and how often that serves each request.
 
 Time is counted in the steps of a clock (`replay.bound.lanes`).
 """
@@ -14,15 +14,15 @@ from replay.bound.lanes import Clock, Lane
 from replay.bound.model import Floats, Ints
 
 _TINY = 1e-12
-"""What is gained less by a batch, as a share of all that is earned, is a rounding error."""
+"""A batch that gains less than this share of all earnings counts as a rounding error."""
 
 
 class Device:
-    """The best that one target of a place can do for given fares.
+    """The best plan of one target of a place at given fares.
 
     Args:
         parallel: How many batches the place runs at once.
-        lanes: What it could run.
+        lanes: What it can run.
         times_ns: The service times of each lane, equally likely.
         clock: How time is counted.
     """
@@ -30,7 +30,7 @@ class Device:
     def __init__(
         self, parallel: int, lanes: Sequence[Lane], times_ns: Sequence[Ints], clock: Clock
     ) -> None:
-        """Counts service times in steps."""
+        """Converts service times to steps."""
         self.parallel = parallel
         self.lanes = lanes
         self._end = clock.steps
@@ -39,18 +39,18 @@ class Device:
         self._steps, self._share = np.empty(shape, np.int64), np.zeros(shape)
         for row, (steps, count) in enumerate(counted):
             self._steps[row, : len(steps)] = steps
-            self._steps[row, len(steps) :] = steps[-1]  # which has its whole share already
+            self._steps[row, len(steps) :] = steps[-1]  # padding, with a share of 0
             self._share[row, : len(steps)] = count / np.sum(count)
         self._few = max(1, int(np.min(self._steps)))
         self._by = clock.at(np.array([lane.option.by_ns for lane in lanes]))[:, None]
 
     def most(self, fares: Floats) -> float:
-        """What it could earn at most."""
+        """The most it can earn."""
         value, *_ = self._plan(self._earned(np.append(fares, 0.0)))
         return float(value[0])
 
     def served(self, fares: Floats) -> tuple[float, Floats]:
-        """The same, and how often that can be expected to serve each request."""
+        """The most it can earn, and how often that plan is expected to serve each request."""
         paying = np.append(fares, 0.0)
         value, gain, lane = self._plan(self._earned(paying))
         begins = np.flatnonzero(gain > value[1:] + _TINY * value[0])
@@ -63,19 +63,20 @@ class Device:
         return float(value[0]), count
 
     def _odds(self, begins: Ints, lane: Ints) -> Floats:
-        """How likely each batch is run of those that would be begun in these steps.
+        """The probability that each of the planned batches is run.
 
-        Forwards, as many steps at a time as the shortest batch takes: what leads to those batches
-        has begun before. What an outage cuts short goes on with the next of these.
+        Goes forward, in chunks as long as the shortest batch: everything that leads to the batches
+        of a chunk has started before it. A batch that an outage cuts short is followed by the next
+        planned batch.
 
         Args:
-            begins: The steps, ascending.
-            lane: Which lane would run there.
+            begins: The steps in which batches would start, ascending.
+            lane: The lane that would run in each.
         """
         many = len(begins)
         following = np.searchsorted(begins, np.arange(self._end + 1))
         after = np.minimum(self._steps[lane] + begins[:, None], self._by[lane])
-        then = following[np.maximum(after, begins[:, None] + 1)]  # many: after all of them
+        then = following[np.maximum(after, begins[:, None] + 1)]  # `many` is after all of them
         odds = np.zeros(many + 1)
         odds[0] = 1.0
         at = 0
@@ -97,10 +98,10 @@ class Device:
         return odds[:many]
 
     def _plan(self, earned: Floats) -> tuple[Floats, Floats, Ints]:
-        """From each step on, what can be earned: at all, with a batch begun then, and which.
+        """For each step: the most earned from it on, the most with a batch started in it, its lane.
 
-        Backwards, as many steps at a time as the shortest batch takes: what those batches lead
-        to is known by then.
+        Goes backward, in chunks as long as the shortest batch: the values that the batches of a
+        chunk lead to are known by then.
         """
         end, few, steps = self._end, self._few, self._steps
         value, gain, lane = np.zeros(end + 1), np.zeros(end), np.zeros(end, np.int64)
@@ -124,7 +125,7 @@ class Device:
         return value, gain, lane
 
     def _earned(self, fares: Floats) -> Floats:
-        """What a batch of each lane earns that begins in each step."""
+        """What a batch of each lane earns if it starts in each step."""
         earned = np.zeros((len(self.lanes), self._end))
         for row, lane in zip(earned, self.lanes, strict=True):
             first, last = lane.edges[0], lane.edges[-1]

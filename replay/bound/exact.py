@@ -32,11 +32,11 @@ class ExactBound:
     """The most that can be finished in time.
 
     Attributes:
-        value: So many requests, or so much weight.
+        value: The number of requests, or their weight.
         offered: All requests, or their weight.
-        exact: Whether some schedule reaches `value`; if not, none surpasses it.
-        grid_ns: The steps in which time was counted; where it is above 1, times were rounded in
-            favour of the bound.
+        exact: Whether some schedule reaches `value`; if not, it is only an upper bound.
+        grid_ns: The step in which time was counted; if above 1, times were rounded in favour of
+            the bound.
         starts: How many (place, batch, time) were considered.
     """
 
@@ -48,7 +48,7 @@ class ExactBound:
 
     @property
     def share(self) -> float:
-        """The bound as a share of what was offered; 1 where nothing was."""
+        """The bound as a share of what was offered; 1 if nothing was."""
         return self.value / self.offered if self.offered else 1.0
 
 
@@ -65,27 +65,27 @@ def exact_bound(
 ) -> ExactBound:
     """The optimum over all schedules of a clairvoyant, for up to about 30 requests.
 
-    A schedule is batches, each on one target without interruption, one after the other there,
-    begun when all of its requests have arrived; each request is in one batch at most; a batch
-    has exactly as many requests, of one class, as one of the measured sizes. What a request of a
-    batch is worth counts if the batch is done by its deadline; one that is late may fill a place.
+    A schedule consists of batches. Each runs on one target without interruption, one after the
+    other there, and starts when all of its requests have arrived. Each request is in at most one
+    batch. A batch has exactly as many requests, of one class, as one of the measured sizes. A
+    request's worth counts if its batch is done by its deadline; a late one may fill a place.
 
-    Why it is the optimum. Every schedule can be shifted to the left without any batch ending
-    later: batch by batch in order of time, let each begin when its last request has come (or
-    its phase begins), or at the end of the batch before it. And without loss every batch has a
-    request that is in time; one that has not is left out. So it suffices to consider the begins
-    that are made, on each target, of an arrival or a phase's begin, plus the service times of
-    batches that could have followed one another from there on. For each (option, begin) an
-    integer says whether it is used; that no two overlap is checked at every begin. Given the
-    batches, who goes with which is a transportation problem, whose optimum is integral; so those
-    variables need not be integers.
+    Why it is the optimum. Every schedule can be shifted to the left without any batch ending later:
+    batch by batch in order of time, let each start when its last request has come (or its phase
+    starts), or at the end of the batch before it. And without loss every batch has a request that
+    is in time; a batch without one is left out. So on each target it suffices to consider the
+    starts that are the sum of an arrival or the start of a phase, and the service times of batches
+    that could have followed one another from there on. For each (option, start) an integer says how
+    often it is used; at every start a constraint limits how many batches overlap. Given the
+    batches, assigning requests to them is a transportation problem, whose optimum is integral, so
+    those variables need not be integers.
 
-    Why it is an upper bound when times are random, or there are too many begins. A batch takes
-    the least of its `times`: no policy does better in any run. Where more than `starts` begins
+    Why it is an upper bound when times are random, or there are too many starts. A batch takes
+    the least of its `times`: no policy does better in any run. Where more than `starts` starts
     remain, all times are rounded down to a grid: if s' >= s + S then
     floor(s') >= floor(s) + floor(S), and s + S <= d gives floor(s) + floor(S) <= floor(d), so
-    every schedule is still one of those that are considered. Stopped at the time limit, `value`
-    is what the solver has proved.
+    every schedule is still among those considered. If the time limit stops the solver, `value` is
+    the bound that it has proved.
 
     Source: time-indexed formulations, J. P. Sousa, L. A. Wolsey, "A time indexed formulation of
     non-preemptive single machine scheduling problems", Mathematical Programming 54, 1992;
@@ -95,13 +95,14 @@ def exact_bound(
     Args:
         arrivals: The workload, in any order.
         targets: The fleet.
-        conditions: Transfers, outages, slow-downs by target id.
-        times: The true service times; None takes the measured samples of the offers. Of
-            several samples the least counts.
-        weighted: Counts weight in place of requests.
-        padding: A batch may also hold fewer requests than its size, in the time of the full one.
-            That bounds policies, too, that send copies of a request, which may fill places.
-        starts: How many (place, batch, begin) there may be; beyond it time becomes coarser.
+        conditions: Transfers, outages and slow-downs by target id.
+        times: The true service times; None takes the measured samples of the offers. The least
+            of several samples counts.
+        weighted: Counts weight instead of requests.
+        padding: A batch may also hold fewer requests than its size, in the time of a full one.
+            The bound then also holds for policies that send copies of a request, which may fill
+            places.
+        starts: The most (place, batch, start); if there are more, time is counted more coarsely.
         time_limit_s: How long the solver may take.
     """
     requests = sorted(arrivals, key=lambda arrival: arrival.at_ns)
@@ -127,14 +128,14 @@ def exact_bound(
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that could be begun.
+    """A batch that could be started.
 
     Attributes:
-        option: With what, in steps of the grid.
-        kind: Which class it is of.
-        begin: When.
+        option: The option it runs with, in steps of the grid.
+        kind: Its class.
+        begin: When it starts.
         in_time: The requests that would be in time.
-        arrived: How many of the class have arrived by then.
+        arrived: How many requests of the class have arrived by then.
     """
 
     option: Option
@@ -145,13 +146,13 @@ class _Batch:
 
     @property
     def end(self) -> int:
-        """When it is done."""
+        """When it ends."""
         return self.begin + self.option.least_ns
 
     def beats(self, other: _Batch) -> bool:
-        """Whether a smaller and no longer one has room for all who would be in time in the other.
+        """Whether a smaller batch, no longer, has room for all who would be in time in the other.
 
-        Both begin at the same time, in the same place.
+        Both start at the same time, in the same place.
         """
         return (
             self.kind == other.kind
@@ -168,12 +169,12 @@ class _Program:
 
 
 def _finest_ns(requests: Sequence[Coming], fleet: Fleet) -> int:
-    """A grid that is worth trying first: some hundred steps per batch."""
+    """A grid worth trying first: some hundred steps per batch."""
     return min(o.least_ns for r in requests for o in fleet.options(r.kind)) // 256
 
 
 def _begins(requests: Sequence[Coming], fleet: Fleet, grid_ns: int, limit: int) -> _Program | None:
-    """Every batch that a left-shifted schedule could hold; None if they are more than the limit."""
+    """Every batch that a left-shifted schedule could hold; None if there are too many."""
     members: dict[RequestClass, list[int]] = {}
     for index, request in enumerate(requests):
         members.setdefault(request.kind, []).append(index)
@@ -200,7 +201,7 @@ def _begins(requests: Sequence[Coming], fleet: Fleet, grid_ns: int, limit: int) 
 
 
 class _Line:
-    """One option for one class, and when its requests could be in a batch with it."""
+    """One option for one class, and when its requests could be in a batch of that option."""
 
     def __init__(
         self,
@@ -218,13 +219,13 @@ class _Line:
         self._by = [min(end_ns // grid_ns, option.by_ns) for end_ns in ends_ns]
 
     def releases(self) -> Iterator[int]:
-        """When a batch could begin that waits for no other."""
+        """The times at which a batch could start without waiting for another batch."""
         for release in self._from:
             if release < self._option.before_ns:
                 yield max(release, self._option.from_ns)
 
     def batch(self, begin: int) -> _Batch | None:
-        """The batch that could begin then, unless nobody in it could be in time."""
+        """The batch that could start at a time; None if no request in it would be in time."""
         option = self._option
         if not option.from_ns <= begin < option.before_ns:
             return None
@@ -241,7 +242,7 @@ class _Line:
 
 
 class _Rows:
-    """Rows of a sparse constraint matrix, `sum <= limit`, as they are written down."""
+    """Rows of a sparse constraint matrix, collected one by one."""
 
     def __init__(self) -> None:
         self._row: list[int] = []
@@ -270,10 +271,10 @@ class _Rows:
 def _solve(
     program: _Program, worth: Floats, padding: bool, time_limit_s: float
 ) -> tuple[float, bool]:
-    """The optimum, and whether it is proved; if not, what is proved that none surpasses.
+    """The optimum and True if it is proved; otherwise a proved upper bound and False.
 
-    The columns: how often each batch is used; then who is in it and in time; then, without
-    padding, how many fill its other places.
+    The columns: how often each batch is used; then which requests are in it and in time; then,
+    without padding, how many requests fill its other places.
     """
     batches = program.batches
     count = len(batches)
@@ -302,7 +303,7 @@ def _solve(
     gain[count:fillers] = [worth[r] for _, r in seats]
     upper = np.ones(columns)
     upper[:count] = [
-        # on a coarse grid a batch may take no time, and then any number of them begin together
+        # on a coarse grid a batch may take no time, so any number of them can start together
         program.parallel[batch.option.place] if batch.option.least_ns else len(worth)
         for batch in batches
     ]
@@ -326,12 +327,12 @@ def _solve(
 
 
 def _tidy(value: float, worth: Floats) -> float:
-    """The next whole number below, where the value must be one."""
+    """Rounds down to a whole number, if every worth is a whole number."""
     return float(np.floor(value + 1e-6)) if np.all(worth == np.round(worth)) else value
 
 
 def _add_capacity(rows: _Rows, program: _Program) -> None:
-    """At no begin does a place run more batches than it can."""
+    """Limits the batches that a place runs at each start to what it can run at once."""
     for place, parallel in enumerate(program.parallel):
         own = [(b, batch) for b, batch in enumerate(program.batches) if batch.option.place == place]
         order = np.array([b for b, _ in own], np.int64)
@@ -346,10 +347,10 @@ def _add_capacity(rows: _Rows, program: _Program) -> None:
 def _add_fillers(
     rows: _Rows, program: _Program, rides: Sequence[Sequence[int]], fillers: int
 ) -> None:
-    """Who fills a place has arrived, fills no other, and is in time nowhere.
+    """A request that fills a place has arrived, fills no other, and is in time nowhere.
 
-    Whom a batch could take is the first so many arrivals of its class, so Hall's condition need
-    only be asked of each number of first arrivals.
+    The requests that a batch could take are the first arrivals of its class, up to its start. So
+    Hall's condition has to be checked only for each number of first arrivals.
     """
     for kind, own in program.members.items():
         batches = [(batch.arrived, b) for b, batch in enumerate(program.batches)]

@@ -30,12 +30,12 @@ _SHARE_OF_LONG = 0.99
 
 @dataclass(frozen=True, slots=True)
 class FluidBound:
-    """What nobody can do better than.
+    """An upper bound on what can be finished in time.
 
     Attributes:
         value: The most requests, or weight, that can be expected to finish in time.
         offered: All requests, or their weight.
-        possible: Those of them that some target could finish in time if it did nothing else.
+        possible: Those that some target could finish in time if it did nothing else.
         requests: How many requests there were.
     """
 
@@ -46,7 +46,7 @@ class FluidBound:
 
     @property
     def share(self) -> float:
-        """The bound as a share of what was offered; 1 where nothing was."""
+        """The bound as a share of what was offered; 1 if nothing was."""
         return self.value / self.offered if self.offered else 1.0
 
 
@@ -66,22 +66,22 @@ def fluid_bound(
     Why it is an upper bound. Let `price_p(t) >= 0` be any prices of the time of each place p.
     A batch that runs pays for its time; each of its requests that could still be in time when it
     began pays an equal share of that, until its own deadline. So all bills together are at most
-    what all device time costs, and what is finished in time is worth at most
+    the price of all device time, and the worth of what is finished in time is at most
 
         price of all device time  +  sum over requests of  max(0, worth - its smallest bill)
 
-    which is weak duality of the linear program "fractions of batches, each device's time at
+    This is weak duality of the linear program "fractions of batches, each device's time at
     most once". The smallest bill is bounded from below, per option, by the cheapest time in the
     request's window and by the cheapest contiguous stretch in it, divided by how many requests
-    of the class could be in one batch with it at all. This holds whatever the prices are; good
-    prices only make it tight. They are the dual values of a coarser program (`prices.py`), so
-    neither its coarseness, nor solving it a stretch at a time, nor a tolerance of the solver can
+    of the class could be in one batch with it at all. This holds for any prices; good prices only
+    make the bound tight. The prices used are the dual values of a coarser program (`prices.py`).
+    Its coarseness, solving it one stretch at a time, and the solver's tolerance therefore can't
     make the bound wrong.
 
     Random service times. If each batch's time is drawn independently of all that was decided
-    before it began, `value` bounds the expectation of every policy that doesn't foresee them:
+    before it began, `value` bounds the expected result of every policy that doesn't foresee them:
     S costs at least E[min(S, h)] / P(S <= h) of device time per success for a request that has
-    h left, and at least min S. Given one sample each (deterministic), it bounds every run.
+    h left, and at least min S. Given one sample each (deterministic times), it bounds every run.
 
     Sources: weak duality and Lagrangian relaxation of the capacity constraints (M. L. Fisher,
     "The Lagrangian Relaxation Method for Solving Integer Programming Problems", Management
@@ -93,17 +93,17 @@ def fluid_bound(
     Args:
         arrivals: The workload, in order of time; read as a stream.
         targets: The fleet.
-        conditions: Transfers, outages, slow-downs by target id.
+        conditions: Transfers, outages and slow-downs by target id.
         times: The true service times; None takes the measured samples of the offers.
-        weighted: Counts weight in place of requests.
-        block: How many requests are looked at at a time. What is held in memory is about three
-            blocks, and those whose deadlines are further ahead.
-        columns: How large each linear program may become: more is tighter and slower.
+        weighted: Counts weight instead of requests.
+        block: How many requests are processed at a time. About three blocks are held in memory,
+            plus the requests whose deadlines are further ahead.
+        columns: The most columns of each linear program: more is tighter and slower.
         rounds: How often prices are refined, which makes the bound tighter where deadlines are
             tight; 0 is the fastest.
 
     Raises:
-        ValueError: The arrivals are not in order of time, or fleet and conditions don't fit.
+        ValueError: The arrivals are not in order of time, or fleet and conditions don't match.
     """
     stretch = _Stretch(make_fleet(targets, conditions, times), columns, rounds)
     stream = _blocks(arrivals, weighted, block, stretch.kinds)
@@ -142,15 +142,15 @@ def _blocks(
 
 @dataclass(slots=True)
 class _Stretch:
-    """Walks along a workload: prices a stretch of time, then settles what has its deadline there.
+    """Walks along a workload: prices a stretch of time, then settles the requests due in it.
 
     Attributes:
-        fleet: What there is to serve with.
-        columns: How large a linear program may become.
+        fleet: The fleet.
+        columns: The most columns of a linear program.
         rounds: How often prices are refined.
         kinds: The classes seen so far, numbered.
-        value: The bound, of all that is settled.
-        possible: The worth of those settled that could be served at all.
+        value: The bound on everything settled so far.
+        possible: The worth of the settled requests that could be served at all.
     """
 
     fleet: Fleet
@@ -167,10 +167,10 @@ class _Stretch:
     _prices: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     def advance(self, block: Requests, following: Requests | None) -> None:
-        """Takes the next block, knowing the one after it.
+        """Processes the next block, given the one after it.
 
-        The stretch lasts to the first arrival of the block after it; by then all are known that
-        could share a batch with a request whose deadline lies before that.
+        The stretch lasts to the first arrival of the block after it. By then every request is known
+        that could share a batch with one whose deadline lies before that.
         """
         if self._from_ns is None:
             self._from_ns = int(block.at_ns[0])
@@ -193,7 +193,7 @@ class _Stretch:
     # -- prices
 
     def _set_prices(self, known: Requests, from_ns: int, until_ns: int) -> None:
-        """Finds prices from one time until another, looking a little to either side."""
+        """Finds prices for a span of time, taking in a margin on either side."""
         if not self.fleet.places:
             return
         budget_ns = int(np.quantile(known.deadline_ns - known.at_ns, _SHARE_OF_LONG))
@@ -204,7 +204,7 @@ class _Stretch:
         demand = _demand(near, bids, len(self.fleet.places))
         edges_ns, prices = price_list(demand, self.fleet.places, begin_ns, end_ns, self.columns)
         if self.rounds and margin_ns >= budget_ns and np.any(prices):
-            # else too much of what competes for this time lies outside of what is looked at
+            # otherwise too much that competes for this time lies outside of the margin
             edges_ns, prices = refine(
                 demand, bids, self.fleet.places, edges_ns, prices, self.rounds
             )
@@ -223,7 +223,7 @@ class _Stretch:
         self._edges_ns, self._prices = new_edges_ns, new_prices
 
     def _bids(self, own: Requests, known: Requests, known_from_ns: int | None) -> Iterator[Bid]:
-        """Everything that can serve some of the requests; rows count in `own`."""
+        """Every option for some of the requests; rows are indices into `own`."""
         names = list(self.kinds)
         for kind in np.unique(own.kind):
             rows = np.flatnonzero(own.kind == kind)
@@ -237,7 +237,7 @@ class _Stretch:
     # -- settling
 
     def _settle(self, known: Requests, until_ns: int) -> None:
-        """Adds what the open requests are worth above their bills, where the deadline is past."""
+        """Adds the surplus of worth over bill of the open requests whose deadline is past."""
         due = self._open.deadline_ns <= until_ns
         ready = self._open.where(due)
         self._open = self._open.where(~due)
@@ -255,7 +255,7 @@ class _Stretch:
 
 
 def _demand(requests: Requests, bids: Iterable[Bid], places: int) -> Demand:
-    """In each place the best rate, and the time in which any of the options is possible."""
+    """Per request and place, the best rate, and the window in which any of the options can run."""
     shape = len(requests.at_ns), places
     rate = np.zeros(shape)
     first_ns = np.full(shape, FAR_NS)

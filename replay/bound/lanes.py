@@ -1,7 +1,7 @@
-"""What the batches of one option would earn at each time they could begin.
+"""What the batches of one option would earn at each time at which they could start.
 
-Time is counted in steps of a grid, everything rounded down, so that whatever fits in truth fits
-on the grid: floor(s) + floor(S) <= floor(s + S).
+Time is counted in steps of a grid, with everything rounded down, so that whatever fits in reality
+fits on the grid: floor(s) + floor(S) <= floor(s + S).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from replay.bound.bids import Requests
 from replay.bound.model import FAR_NS, Floats, Ints, Option
 
 Odds = Sequence[tuple[int, float]]
-"""Rooms in nanoseconds, ascending, and the chance to be done for all below the next of them."""
+"""Rooms in ns, ascending; each with the chance of finishing within a room from it to the next."""
 
 _TIMES = 32
-"""Of more service times so many quantiles, rounded down, stand for all."""
+"""If there are more service times, this many quantiles, rounded down, stand for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Clock:
 
     Attributes:
         grid_ns: Length of a step.
-        origin_ns: Begin of the first step.
-        from_ns: From when on time is left out, ascending.
-        until_ns: Until when.
-        steps: How many there are until the last batch is done.
+        origin_ns: Start of the first step.
+        from_ns: Starts of the stretches that are left out, ascending.
+        until_ns: Their ends.
+        steps: Number of steps until the last batch is done.
     """
 
     grid_ns: int
@@ -41,7 +41,7 @@ class Clock:
     steps: int
 
     def at(self, at_ns: Ints) -> Ints:
-        """The step in which each time lies; what is before all or after all is at an end."""
+        """The step in which each time lies; times outside the clock are moved to its ends."""
         at_ns = np.clip(at_ns, self.origin_ns, FAR_NS)
         past = np.searchsorted(self.until_ns, at_ns, side="right")
         begun_ns = np.minimum(at_ns, np.append(self.from_ns, FAR_NS)[past])
@@ -55,16 +55,16 @@ def make_clock(
 ) -> Clock:
     """A clock for requests that can be worked on in these windows.
 
-    Where nothing can be worked on for longer than the longest batch, the rest is left out: a
-    batch that anybody has a use for is done before.
+    If no request can be worked on for longer than the longest batch takes, the rest of that time
+    is left out: by then every useful batch is done.
 
     Args:
-        first_ns: Begins of the windows.
+        first_ns: Starts of the windows.
         end_ns: Their ends.
         longest_ns: The longest service time.
-        least_ns: The shortest.
-        fine: About so many steps it has.
-        steps: How many there may be.
+        least_ns: The shortest service time.
+        fine: About how many steps the shortest service time should have.
+        steps: The most steps in total.
     """
     order = np.argsort(first_ns)
     begins_ns = first_ns[order]
@@ -78,13 +78,13 @@ def make_clock(
 
 
 def quantiles(count: int) -> list[int]:
-    """Which of so many service times, ascending, stand for all."""
+    """The indices of the service times, ascending, that stand for all `count` of them."""
     few = min(count, _TIMES)
     return [count * number // few for number in range(few)]
 
 
 def odds_of(option: Option) -> Odds:
-    """How likely a batch is in time that has so much room: never less than is true."""
+    """The chance that a batch is in time, by the room it has; never below the true chance."""
     times_ns, count = option.times_ns, len(option.times_ns)
     at = quantiles(count)
     return sorted(
@@ -96,33 +96,33 @@ def odds_of(option: Option) -> Odds:
 
 
 class TooWide(Exception):
-    """Too many requests wait at once for a table of them."""
+    """Too many requests wait at once for a table of them to be made."""
 
 
 class Lane:
     """One option for the requests of one class.
 
     Args:
-        option: What the batches run with.
+        option: The option that the batches run with.
         own: The requests of the class.
-        index: Which they are among all.
-        odds: How likely a batch is in time.
+        index: Their indices among all requests.
+        odds: The chance that a batch is in time.
         clock: How time is counted.
-        room: How many cells its table may have.
+        room: The most cells that its table may have.
 
     Attributes:
-        option: The same.
-        edges: The steps in which who could ride changes, ascending.
-        cells: How many its table has.
+        option: As given.
+        edges: The steps at which the set of possible riders changes, ascending.
+        cells: The number of cells in its table.
 
     Raises:
-        TooWide: It would have more.
+        TooWide: The table would have more than `room` cells.
     """
 
     def __init__(
         self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock, room: int
     ) -> None:
-        """Finds out who could ride when."""
+        """Determines which requests could ride when."""
         first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
         last = np.full(len(index), clock.at(np.array([option.before_ns - 1]))[0])
         first, end = clock.at(first_ns), clock.at(end_ns)
@@ -141,10 +141,10 @@ class Lane:
         self.cells = self._who.size
 
     def earned(self, fares: Floats) -> Floats:
-        """What the dearest riders pay together, from each edge to the next.
+        """What the best-paying riders pay together, from each edge to the next.
 
         Args:
-            fares: Of each request, and 0 at the end.
+            fares: The fare of each request, with a 0 at the end.
         """
         size, paid = self.option.size, fares[self._who]
         if self._chance is not None:
@@ -159,12 +159,12 @@ class Lane:
         return earned
 
     def served(self, steps: Ints, odds: Floats, fares: Floats) -> Floats:
-        """How often batches can be expected to serve each request in time.
+        """How often batches are expected to serve each request in time.
 
         Args:
-            steps: When they begin.
-            odds: How likely each of them is run.
-            fares: Of each request, and 0 at the end.
+            steps: The steps in which they start.
+            odds: The probability that each of them is run.
+            fares: The fare of each request, with a 0 at the end.
         """
         likely = np.bincount(np.searchsorted(self.edges, steps, side="right") - 1, odds)
         rows = np.flatnonzero(likely)
@@ -185,7 +185,7 @@ class Lane:
 def _table(
     edges: Ints, low: Ints, high: Ints, who: Ints, chance: Floats, room: int
 ) -> tuple[Ints, Floats | None]:
-    """Per stretch between edges those in it, filled up with the entry after the last request."""
+    """The riders in each stretch between edges; empty cells hold -1, where `fares` is 0."""
     begin, until = np.searchsorted(edges, low), np.searchsorted(edges, high + 1)
     count = until - begin
     rows = max(0, len(edges) - 1)

@@ -1,7 +1,7 @@
-"""What a fleet can do at best: its targets as places, its offers as options.
+"""The best a fleet can do: its targets as places, its offers as options.
 
-An option is one batch size of one offer on one target during one phase of it, with the true
-distribution of its service time. Everything that the bounds need to know of a fleet is here.
+An option is one batch size of one offer on one target during one phase of the target, with the true
+distribution of its service time. Everything that the bounds need to know about a fleet is here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ FAR_NS = 1 << 61
 """A time that is never reached."""
 
 ServiceTimes = Callable[[str, Offer, int], Sequence[int]]
-"""The true service times of (target id, offer, batch size) in nanoseconds, equally likely; one
-for each batch is drawn independently of all else. One sample: it always takes that long."""
+"""The true service times of (target id, offer, batch size) in nanoseconds, equally likely. Each
+batch draws one independently of all else. A single sample means it always takes that long."""
 
 
 class Coming(Protocol):
@@ -34,7 +34,7 @@ class Coming(Protocol):
 
     @property
     def at_ns(self) -> int:
-        """When it comes."""
+        """Its arrival time."""
 
     @property
     def kind(self) -> RequestClass:
@@ -54,16 +54,17 @@ class Conditions:
     """What is true of a target beyond its offers.
 
     Attributes:
-        out_ns: The least time that a request needs to get there.
-        back_ns: The least time that its result needs to come back.
-        up: From when until when it is up, in order; a batch must begin and end within one of
-            these spans. None means always.
+        out_ns: The least time that a request needs to reach it.
+        back_ns: The least time that its result needs to return.
+        up: The spans in which it is up, in order; a batch must start and end within one of them.
+            None means always.
         parallel: How many batches it runs at the same time.
-        slowdown: From when on the service times of the batches that begin are how many times as
-            long, in order; before the first of these they are as they are.
+        slowdown: Pairs of a time and the factor on the service times of batches that start from
+            then on, in order. Before the first, times are unchanged.
 
     Raises:
-        ValueError: A time is negative, out of order or empty, or a factor or number not above 0.
+        ValueError: A time is negative, a span is empty or out of order, a factor is not above 0,
+            or `parallel` is below 1.
     """
 
     out_ns: int = 0
@@ -73,7 +74,7 @@ class Conditions:
     slowdown: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what can't be."""
+        """Refuses impossible values."""
         if self.out_ns < 0 or self.back_ns < 0:
             raise ValueError("a transfer takes 0 ns or more")
         if self.parallel < 1:
@@ -89,7 +90,7 @@ class Conditions:
             raise ValueError("a target's slowdown is a factor above 0")
 
     def phases(self) -> list[tuple[int, int, int, float]]:
-        """Begin from, begin before, end by, factor: batches that can run there, in that time."""
+        """Phases as (start from, start before, end by, factor), without empty ones."""
         steps = [(-FAR_NS, 1.0), *self.slowdown, (FAR_NS, 1.0)]
         spans = ((-FAR_NS, FAR_NS),) if self.up is None else self.up
         return [
@@ -102,22 +103,22 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
-    """A batch of one size, run with one offer in one place, within one phase of it.
+    """A batch of one size, run with one offer in one place, within one phase of the place.
 
     Attributes:
         place: Index of the place.
         size: How many requests the batch holds.
         least_ns: The shortest service time.
-        longest_ns: The longest one.
-        from_ns: The batch begins then or later.
-        before_ns: The batch begins before that time.
-        by_ns: The batch is done then or earlier.
+        longest_ns: The longest service time.
+        from_ns: The batch starts at this time or later.
+        before_ns: The batch starts before this time.
+        by_ns: The batch is done at this time or earlier.
         out_ns: As in `Conditions`.
         back_ns: As in `Conditions`.
         room_ns: The distinct service times, ascending.
         price_ns: For a batch that has at least `room_ns[k]` of time, the least expected time
-            on the device per success that any rule can reach which sees the outcome only when
-            it is there: the minimum over h <= room of E[min(S, h)] / P(S <= h).
+            on the device per success, over all rules that see the outcome only when it is there:
+            the minimum over h <= room of E[min(S, h)] / P(S <= h).
     """
 
     place: int
@@ -134,18 +135,18 @@ class Option:
     times_ns: Ints
 
     def windows(self, at_ns: Ints, deadline_ns: Ints) -> tuple[Ints, Ints, Ints]:
-        """When a batch with each request could begin first and last, and end last."""
+        """The first and the last time a batch with each request could start, and its latest end."""
         first_ns = np.maximum(at_ns + self.out_ns, self.from_ns)
         end_ns = np.minimum(deadline_ns - self.back_ns, self.by_ns)
         return first_ns, np.minimum(end_ns - self.least_ns, self.before_ns - 1), end_ns
 
     def prices(self, room_ns: Ints) -> Floats:
-        """`price_ns` for requests that leave the batch that much time; each at least the least."""
+        """`price_ns` for batches with this much room; each room must be at least `least_ns`."""
         prices: Floats = self.price_ns[np.searchsorted(self.room_ns, room_ns, side="right") - 1]
         return prices
 
     def beats(self, other: Option) -> bool:
-        """Whether nothing is lost without the other one, if a batch need not be full."""
+        """Whether nothing is lost by leaving out the other option, if batches need not be full."""
         if (self.place, self.from_ns, self.by_ns) != (other.place, other.from_ns, other.by_ns):
             return False
         if self.size < other.size or self.least_ns > other.least_ns:
@@ -153,7 +154,7 @@ class Option:
         return bool(np.all(self.prices(other.room_ns) <= other.price_ns))
 
     def is_sooner(self, other: Option) -> bool:
-        """The same where no batch is abandoned: whether its chance to be done is never less."""
+        """As `beats`, if no batch is abandoned: whether it is never less likely to be done."""
         if (self.place, self.from_ns, self.by_ns) != (other.place, other.from_ns, other.by_ns):
             return False
         own = np.searchsorted(self.times_ns, other.times_ns, side="right") / len(self.times_ns)
@@ -163,11 +164,11 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Targets that are alike, taken together.
+    """Identical targets, taken together.
 
     Attributes:
         targets: Their specifications.
-        conditions: What is true of each of them.
+        conditions: The conditions of each of them.
         parallel: How many batches they run at the same time, together.
     """
 
@@ -176,7 +177,7 @@ class Place:
     parallel: int
 
     def capacity_ns(self, edges_ns: Ints) -> Floats:
-        """The device time that there is between each edge and the next."""
+        """The device time available between each edge and the next."""
         if self.conditions.up is None:
             return np.diff(edges_ns).astype(np.float64) * self.parallel
         up_ns = np.zeros(len(edges_ns), np.int64)
@@ -187,10 +188,10 @@ class Place:
 
 @dataclass(slots=True)
 class Fleet:
-    """All places, and what each class can be served with.
+    """All places, and the options for each class.
 
     Attributes:
-        places: Groups of targets that are alike.
+        places: Groups of identical targets.
     """
 
     places: tuple[Place, ...]
@@ -199,7 +200,7 @@ class Fleet:
     _useful: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
 
     def options(self, kind: RequestClass) -> list[Option]:
-        """Everything that serves a class."""
+        """Every option that serves a class."""
         key = kind.model, kind.variant
         found = self._options.get(key)
         if found is None:
@@ -207,11 +208,11 @@ class Fleet:
         return found
 
     def soonest(self, kind: RequestClass) -> list[Option]:
-        """What serves a class in whole batches, without what another does as soon and as well."""
+        """The options that serve a class in whole batches, without those that another dominates."""
         return _undominated(self.options(kind), Option.is_sooner)
 
     def useful(self, kind: RequestClass) -> list[Option]:
-        """What serves a class, without what is beaten where a batch need not be full."""
+        """The options that serve a class, without those beaten where a batch need not be full."""
         key = kind.model, kind.variant
         found = self._useful.get(key)
         if found is None:
@@ -232,7 +233,7 @@ class Fleet:
 def _undominated(
     options: Sequence[Option], dominates: Callable[[Option, Option], bool]
 ) -> list[Option]:
-    """The options without those that another does the work of; of two that are alike, one stays."""
+    """The options without those that another dominates; of two equal ones, one stays."""
     found = list(options)
     for option in options:
         if any(other is not option and dominates(other, option) for other in found):
@@ -269,15 +270,15 @@ def make_fleet(
     conditions: Mapping[str, Conditions] | None,
     times: ServiceTimes | None,
 ) -> Fleet:
-    """Takes targets that are alike together.
+    """Groups identical targets into places.
 
     Args:
         targets: The fleet.
-        conditions: By target id; a target that is not there has none.
+        conditions: By target id; a target without an entry has the default conditions.
         times: The true service times; None takes the measured samples of the offers.
 
     Raises:
-        ValueError: Two targets share an id, or conditions are for a target that is not there.
+        ValueError: Two targets share an id, or conditions name a target that is not in the fleet.
     """
     given = dict(conditions or {})
     true_times = times or _as_measured

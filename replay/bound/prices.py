@@ -1,13 +1,13 @@
-"""The linear program that finds what device time is worth, over a stretch of a workload.
+"""The linear program that finds the value of device time over a stretch of a workload.
 
     maximise    sum of  worth[g] * y[g, p, j]
     subject to  sum over p, j of  y[g, p, j]             <=  count[g]        (group g)
                 sum over g of     y[g, p, j] / rate[g, p] <=  capacity[p, j]  (place p, interval j)
 
-y is how many requests of a group are served in a place during an interval. A group is requests
-of the same worth, with about the same rates, and with windows that meet the same intervals. The
-dual values of the second row are the prices: what one more nanosecond there and then would be
-worth.
+y is how many requests of a group are served in a place during an interval. A group consists of
+requests of the same worth, with about the same rates, and with windows that meet the same
+intervals. The dual values of the second row are the prices: what one more nanosecond in that place
+and interval would be worth.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replay.bound.model import Floats, Ints, Place
 
 _COARSEST = 16
 _MOST_ITERATIONS = 20_000
-"""Where a program is hard; a limit of time would make the bound depend on the machine."""
+"""Ends hard programs; a time limit would make the bound depend on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Demand:
 
     Attributes:
         worth: What each is worth.
-        rate: The most that a place can serve of its like per nanosecond; 0 where it can't.
-        first_ns: When it can first be worked on there.
-        last_ns: Until when.
+        rate: The most requests like it that a place can serve per nanosecond; 0 where it can't.
+        first_ns: The first time at which it can be worked on there.
+        last_ns: The time until which it can.
     """
 
     worth: Floats
@@ -66,10 +66,10 @@ def price_list(
 
     Args:
         demand: The requests.
-        places: Where they can be served.
-        from_ns: Begin of the stretch.
-        until_ns: Its end, after its begin.
-        columns: How large the program may become; where it would, time is taken more coarsely.
+        places: The places that can serve them.
+        from_ns: Start of the stretch.
+        until_ns: Its end, after its start.
+        columns: The most columns of the program; to stay below, time is divided more coarsely.
     """
     edges_ns = _edges(demand, from_ns, until_ns, max(4 * _COARSEST, columns // 16))
     groups = _group(demand, edges_ns)
@@ -87,7 +87,7 @@ def _edges(demand: Demand, from_ns: int, until_ns: int, intervals: int) -> Ints:
 
 
 def event_edges(events_ns: Ints, from_ns: int, until_ns: int, intervals: int) -> Ints:
-    """Edges of at most so many intervals, so that about as many events are in each."""
+    """Edges of at most `intervals` intervals, with about as many events in each."""
     events_ns = events_ns[(events_ns > from_ns) & (events_ns < until_ns)]
     inner = np.unique(events_ns)
     if len(inner) > intervals - 1:
@@ -122,7 +122,7 @@ def _group(demand: Demand, edges_ns: Ints) -> _Groups:
 
 
 def _solve(groups: _Groups, capacity_ns: Floats, span_ns: int) -> Floats:
-    """The price of a nanosecond per place and interval; 0 everywhere if there is nothing to do."""
+    """The price of a nanosecond per place and interval; 0 everywhere if there is no column."""
     intervals = capacity_ns.shape[1]
     group, place = np.nonzero(groups.rate > 0)
     width = (groups.last - groups.first + 1)[group, place]
@@ -146,11 +146,11 @@ class Columns:
     """The columns of a linear program: ways to serve some of a group of requests.
 
     Attributes:
-        worth: What one request of each is worth.
-        group: Which group it serves.
-        user: For each use of capacity, the column that uses it,
-        slot: which capacity that is,
-        usage: and how much of it one request takes, in units.
+        worth: What one request of each column is worth.
+        group: The group that each column serves.
+        user: For each use of capacity, the column that uses it.
+        slot: For each use, the capacity that is used.
+        usage: For each use, how much of it one request takes, in units.
     """
 
     worth: Floats

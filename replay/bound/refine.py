@@ -1,9 +1,9 @@
-"""Better prices by column generation: batches that run without interruption, begun at good times.
+"""Better prices by column generation: batches that run without interruption, started at good times.
 
 The program of `prices.py` lets a request be served in pieces all over its window, so its prices
 are too low where deadlines are tight. Here a column is a request's share of one batch at one
-time. Prices ask each request for its cheapest batch, those become columns, and the program over
-all columns so far gives the next prices. Any prices give a bound; the best that were met win.
+time. At given prices, each request's cheapest batch becomes a column, and the program over all
+columns so far gives the next prices. Any prices give a bound; the best ones found are returned.
 
 Source: column generation for time-indexed formulations, J. M. van den Akker, C. A. J. Hurkens,
 M. W. P. Savelsbergh, "Time-Indexed Formulations for Machine Scheduling Problems: Column
@@ -33,7 +33,7 @@ _LARGEST = 200_000
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """Ways to serve requests: one share of a batch each."""
+    """Ways to serve requests, each of them one share of a batch."""
 
     row: Ints
     place: Ints
@@ -68,10 +68,10 @@ def refine(
 
     Args:
         demand: The requests.
-        bids: What can serve them.
-        places: Where.
+        bids: The options that can serve them.
+        places: The places.
         edges_ns: The intervals so far.
-        prices: Per place and interval, those to start from.
+        prices: The prices to start from, per place and interval.
         rounds: How often to solve the program.
     """
     intervals = min(_MOST_INTERVALS, 12 * len(demand.worth) + 16)
@@ -101,14 +101,14 @@ def refine(
 
 
 def _size(demand: Demand, bids: Sequence[Bid], edges_ns: Ints) -> float:
-    """About how many entries the first program would have."""
+    """The approximate number of entries in the first program."""
     busy_ns = min(float(np.mean(bid.price_ns)) for bid in bids)
     met = busy_ns / float(edges_ns[-1] - edges_ns[0]) * len(edges_ns) + 1
     return met * (_SPREAD + 1) * float(np.count_nonzero(demand.rate))
 
 
 def _ways(bid: Bid, at: Ints, begin_ns: Ints) -> _Ways:
-    """What serving entries `at` of a bid takes when their batches begin then."""
+    """The ways of serving entries `at` of a bid in batches with the given starts."""
     busy_ns = bid.price_ns[at]
     return _Ways(
         bid.rows[at],
@@ -127,9 +127,9 @@ def _answer(
     capacity_ns: Floats,
     spread: bool = False,
 ) -> tuple[float, _Ways]:
-    """The bound that prices give, and the way that is best for each request at these prices.
+    """The bound that prices give, and the best way for each request at these prices.
 
-    With `spread`, also those that are best in each place, begun all over their windows.
+    With `spread`, also the best way in each place, with starts all over the request's window.
     """
     priced = [Prices(edges_ns, row) for row in prices]
     gain = np.full((len(demand.worth), len(prices)), -np.inf)
@@ -159,7 +159,7 @@ def _answer(
 
 
 def _master(demand: Demand, ways: _Ways, edges_ns: Ints, capacity_ns: Floats) -> Floats | None:
-    """The prices at which the ways known so far compete; None if the program is too large."""
+    """The prices at which the known ways compete; None if the program would be too large."""
     intervals = len(edges_ns) - 1
     unit_ns = float(edges_ns[-1] - edges_ns[0]) / intervals
     end_ns = ways.begin_ns + np.ceil(ways.busy_ns).astype(np.int64)

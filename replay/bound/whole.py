@@ -26,54 +26,54 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
 _STEPS = 400_000
-"""So many steps of time there are at most, unless the shortest service time is below one."""
+"""The most steps of time, unless the steps would then be longer than the shortest service time."""
 
 _FINE, _ROUGH = 150, 50
-"""About so many steps has the shortest service time, and while fares are sought."""
+"""About how many steps the shortest service time has: for the bound, and while seeking fares."""
 
 _PARTS = 8
-"""Into so many parts random service times are divided while fares are sought."""
+"""The number of parts into which random service times are divided while seeking fares."""
 
 _LONGEST = 10_000
-"""So many of its shortest batches long may a workload be: each round goes through all of them.
-Where a batch is so short beside all that comes, the fluid loses little."""
+"""The longest workload for which fares are sought, in shortest batches, since each round goes
+through all of it. Where batches are that short in comparison, the fluid bound loses little."""
 
 _WIDEST = 10_000_000
-"""Fares are sought for so many pairs of a moment and somebody who could ride then, on each device
-and with mean service times; with random ones there are some twelve times as many. Where so many
-wait at once the fluid loses little as well."""
+"""The most pairs of a step and a request that could ride then, on each device and with mean service
+times; random service times need some twelve times as many. Where so many requests wait at once, the
+fluid bound loses little as well."""
 
 _PRICES = 12
-"""So many prices of device time are tried to begin with."""
+"""The number of prices of device time that are tried for the first fares."""
 
 _FIRST_FARE = 0.3
-"""What requests pay in the other search, as a share of their worth: where nearly all can be served,
-the best price is next to nothing, and there is no way down from there."""
+"""The fares from which the other search starts, as a share of each worth. Where nearly all requests
+can be served, the best of those prices is close to 0, and the search can't descend from there."""
 
 _FEW = 0.05
-"""The lowest of these prices takes about this share of the worth of what is dearest to serve."""
+"""At the lowest of these prices, the request dearest to serve pays this share of its worth."""
 
 _MEMORY = 0.6
-"""How much of the former direction is kept, so that fares don't swing."""
+"""How much of the previous direction is kept, so that fares don't oscillate."""
 
 _FIRST_AIM, _NEXT_AIM, _LAST_AIM = 0.05, 2e-3, 3e-4
-"""By what share of all worth it is tried to lower the bound: at first, at first with random service
-times, and at last."""
+"""The share of all worth by which a step tries to lower the bound: at first, at first with random
+service times, and at last, when the search ends."""
 
 _HALVING = 0.6
-"""The aim becomes smaller by this factor after `_PATIENCE` fruitless rounds."""
+"""The aim is multiplied by this factor after `_PATIENCE` fruitless rounds."""
 
 _PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
 class WholeBound:
-    """What nobody can do better than.
+    """An upper bound on what can be finished in time.
 
     Attributes:
         value: The most requests, or weight, that can be expected to finish in time.
         offered: All requests, or their weight.
-        grid_ns: The steps in which time was counted, everything rounded in favour of the bound.
+        grid_ns: The step in which time was counted, with everything rounded in favour of the bound.
     """
 
     value: float
@@ -82,7 +82,7 @@ class WholeBound:
 
     @property
     def share(self) -> float:
-        """The bound as a share of what was offered; 1 where nothing was."""
+        """The bound as a share of what was offered; 1 if nothing was."""
         return self.value / self.offered if self.offered else 1.0
 
 
@@ -98,26 +98,27 @@ def whole_bound(
     """The most that any policy, clairvoyant about arrivals, can finish in time in whole batches.
 
     Why it is an upper bound. Let each request r have any fare f(r) from 0 to its worth w(r).
-    Whoever finishes it in time gets the fare. If it is finished n times, what it is worth is at
-    most (w - f) + n * f, if never, 0 <= w - f. So what is in time is worth at most
+    A device that finishes r in time earns the fare. If r is finished n >= 1 times, its worth is at
+    most (w - f) + n * f; if never, 0 <= w - f. So the worth of what is in time is at most
 
         sum over requests of (w - f)  +  sum over devices of the most fares that each could earn
 
-    if nothing but its own time bound it. That most is known exactly: a batch pays its whole time
-    and carries at most as many as its size, so with V(t) for what can be earned from t on,
+    where each device is limited by nothing but its own time. The most it could earn is known
+    exactly: a batch pays its whole time and carries at most as many requests as its size, so with
+    V(t) for what can be earned from t on,
 
         V(t) = max(V(later), max over batches of  sum of f(r) * P(t + S <= end(r))  + E[V(t + S)])
 
-    where the riders are those with the highest expected fares who have arrived by t. Service
-    times that are drawn independently of all before are thereby bounded in expectation, for
-    every policy that doesn't foresee them. On a grid everything is rounded down: who fits in
-    truth fits on the grid, and V never rises with t, so the grid's V is not below.
+    where the riders are the requests with the highest expected fares that have arrived by t.
+    Service times that are drawn independently of all before are thereby bounded in expectation, for
+    every policy that doesn't foresee them. On a grid everything is rounded down: what fits in
+    reality fits on the grid, and V never rises with t, so the grid's V is not below the true one.
 
-    The fares are found by a subgradient method: who is served more than once pays too much, who
-    is never served pays too little. First all batches take their mean times, then the means of a
-    few equal parts of them. Any fares give a bound. None are sought for a workload more than
-    10,000 times as long as its shortest batch, nor where too many requests wait at once for the
-    memory that this takes: then all that could be served at all is the bound.
+    The fares are found by a subgradient method: a request that is served more than once pays too
+    much, one that is never served pays too little. First all batches take their mean times, then
+    the means of a few equal parts of their times. Any fares give a bound. The search is skipped for
+    a workload more than 10,000 times as long as its shortest batch, and where too many requests
+    wait at once for the memory it takes. The bound is then everything that could be served at all.
 
     Sources: M. L. Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming
     Problems", Management Science 27(1), 1981; B. T. Polyak, "Minimization of unsmooth
@@ -128,11 +129,11 @@ def whole_bound(
     Args:
         arrivals: The workload, in any order; all of it is held in memory.
         targets: The fleet.
-        conditions: Transfers, outages, slow-downs by target id.
+        conditions: Transfers, outages and slow-downs by target id.
         times: The true service times; None takes the measured samples of the offers.
-        weighted: Counts weight in place of requests.
-        rounds: How often fares are improved, from each of two beginnings; then, where service
-            times are random, half as often for these.
+        weighted: Counts weight instead of requests.
+        rounds: How often fares are improved from each of two starting points; then half as often
+            for random service times, if there are any.
     """
     fleet = make_fleet(targets, conditions, times)
     found, kinds = _columns(list(arrivals), weighted)
@@ -167,7 +168,7 @@ def whole_bound(
         devices = list(_devices(fleet, found, offers, means, rough))
         _, fares = _search(worth, fares, devices, rounds // 2, _NEXT_AIM)
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
-    # One device at a time: these tables are many times as large as the others.
+    # One device at a time: these tables are many times as large as those above.
     value = _value(worth, fares, _devices(fleet, found, offers, chances, clock))
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
 
@@ -176,7 +177,7 @@ _Offers = Sequence[tuple[Option, Ints]]
 """Options, and the requests that each could serve."""
 
 _Chances = Sequence[tuple[Odds, Ints]]
-"""Per option how likely a batch is in time, and its service times, equally likely."""
+"""Per option, the chance that a batch is in time, and its service times, equally likely."""
 
 
 def _columns(
@@ -192,7 +193,7 @@ def _columns(
 
 
 def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
-    """Which requests can be served at all, and from when until when that may be, by each option."""
+    """Which requests can be served at all, and the starts and ends of their windows by option."""
     able = np.zeros(len(found.worth), bool)
     begins_ns: list[Ints] = [np.empty(0, np.int64)]
     ends_ns: list[Ints] = [np.empty(0, np.int64)]
@@ -206,13 +207,13 @@ def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
 
 
 def _few(times_ns: Ints) -> Ints:
-    """Fewer service times, equally likely, of which each quantile is at most the true one."""
+    """Fewer service times, equally likely, each quantile of which is at most the true one."""
     few: Ints = times_ns[quantiles(len(times_ns))]
     return few
 
 
 def _means(option: Option, parts: int) -> tuple[Odds, Ints]:
-    """An option as if its service times were the means of so many equal parts of them."""
+    """The odds and times of an option whose service times are the means of equal parts of them."""
     times_ns = option.times_ns
     each = np.array_split(times_ns, min(parts, len(times_ns)))
     means_ns = np.array([int(np.mean(part)) for part in each])
@@ -231,7 +232,7 @@ def _devices(
     """One device for each place that can serve anything.
 
     Raises:
-        TooWide: The tables of one have more cells than there is room for.
+        TooWide: The tables of one device have more cells than `room`.
     """
     for index, place in enumerate(fleet.places):
         lanes, times_ns, left = [], [], room
@@ -252,12 +253,12 @@ def _value(worth: Floats, fares: Floats, devices: Iterable[Device]) -> float:
 
 
 def _total(worth: Floats, fares: Floats, earned: Iterable[tuple[Device, float]]) -> float:
-    """The same where it is known how much each device could earn at most."""
+    """The bound, given the most that each device could earn."""
     return float(np.sum(worth - fares)) + sum(device.parallel * most for device, most in earned)
 
 
 def _first(worth: Floats, offers: _Offers, devices: Sequence[Device]) -> Floats:
-    """The best fares that are in proportion to the least device time of each request."""
+    """The best fares among those proportional to each request's least device time."""
     cost = np.full(len(worth), np.inf)
     for option, rows in offers:
         cost[rows] = np.minimum(cost[rows], option.least_ns / option.size)
@@ -272,14 +273,14 @@ def _first(worth: Floats, offers: _Offers, devices: Sequence[Device]) -> Floats:
 def _search(
     worth: Floats, fares: Floats, devices: Sequence[Device], rounds: int, aim: float
 ) -> tuple[float, Floats]:
-    """Fares at which little is served twice or never; before them, the bound that they give.
+    """The lowest bound found, and its fares, at which few requests are served twice or never.
 
     Args:
         worth: What each request is worth.
-        fares: Where to begin.
-        devices: What could serve them.
-        rounds: How often fares are improved at most.
-        aim: By what share of all worth it is tried to lower the bound, at first.
+        fares: The fares to start from.
+        devices: The devices that could serve them.
+        rounds: The most rounds of improving fares.
+        aim: The share of all worth by which a round tries to lower the bound at first.
     """
     best = fares
     least, aim = np.inf, aim * float(np.sum(worth))

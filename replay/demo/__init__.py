@@ -1,1 +1,1 @@
-"""`laxity demo`: a box of its own, its cameras, its figures, and what it shows."""
+"""`laxity demo`: a box of its own, cameras, figures, and the display."""

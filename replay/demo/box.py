@@ -1,4 +1,4 @@
-"""A box of the demo's own: an agent in a folder that is gone afterwards, and all its processes."""
+"""The demo's own box: an agent in a temporary folder, and all of its processes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ import psutil
 import yaml
 
 STOP_S = 15.0
-"""How long the agent may take to end before its processes are killed."""
+"""How long the agent may take to stop before its processes are killed."""
 
 MAX_DEVICE_CORES = 2
-"""The demo leaves the rest of a big machine alone, so that its generator can overload the box."""
+"""The demo uses no more of a big machine, so that its generator can overload the box."""
 
 _LOG_LINES = 15
 
@@ -31,11 +31,11 @@ class DemoError(Exception):
 
 
 class Box:
-    """A configuration, the agent that serves it, and their end.
+    """A configuration and the agent that serves it.
 
     Args:
         policy: The first policy.
-        keep: Whether the folder stays.
+        keep: Whether to keep the folder.
     """
 
     def __init__(self, policy: str, keep: bool = False) -> None:
@@ -60,7 +60,7 @@ class Box:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def configure(self, policy: str) -> None:
-        """Writes the configuration with another policy; a running agent takes it over."""
+        """Writes the configuration with another policy; a running agent takes it up."""
         devices: Any = "auto"
         if self.device_cores:
             devices = [{"id": "cpu:0", "cores": list(self.device_cores)}]
@@ -80,7 +80,7 @@ class Box:
         fresh.replace(self.folder / "edge.yaml")
 
     def start(self) -> None:
-        """Starts the agent, in a session of its own: a Ctrl-C is for the demo alone."""
+        """Starts the agent in its own session, so that Ctrl-C reaches only the demo."""
         with (self.folder / "agent.log").open("wb") as log:
             self._agent = subprocess.Popen(
                 [sys.executable, "-m", "edge_agent", "--config", str(self.folder / "edge.yaml")],
@@ -91,16 +91,16 @@ class Box:
             )
 
     def check(self) -> None:
-        """Makes sure that the agent is alive.
+        """Checks that the agent is alive.
 
         Raises:
-            DemoError: It is not; with the last lines of its log.
+            DemoError: It is not; the message has the last lines of its log.
         """
         if self._agent is not None and self._agent.poll() is not None:
             raise DemoError(f"the agent ended with status {self._agent.returncode}:\n{self.log()}")
 
     def log(self) -> str:
-        """The last lines that the agent wrote."""
+        """The last lines of the agent's log."""
         try:
             text = (self.folder / "agent.log").read_text(errors="replace")
         except OSError:
@@ -108,7 +108,7 @@ class Box:
         return "\n".join(text.strip().splitlines()[-_LOG_LINES:])
 
     def stop(self) -> None:
-        """Ends the agent and everything that it started; nothing interrupts this."""
+        """Stops the agent and everything that it started; no signal interrupts this."""
         agent = self._agent
         if agent is None:
             return
@@ -130,12 +130,12 @@ def device_cores(usable: list[int]) -> tuple[int, ...]:
 
 
 def generator_cores(device: Iterable[int]) -> set[int]:
-    """The cores on which the load generator is not in the device's way; empty without any."""
+    """The cores on which the load generator does not disturb the device; may be empty."""
     return os.sched_getaffinity(0) - set(device)
 
 
 def _family(leader: int) -> list[psutil.Process]:
-    """All that the agent has started: its descendants, and those who share its session."""
+    """All processes of the agent: its descendants, and those that share its session."""
     found: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         found = {child.pid: child for child in psutil.Process(leader).children(recursive=True)}
@@ -147,7 +147,7 @@ def _family(leader: int) -> list[psutil.Process]:
 
 
 def _kill(family: list[psutil.Process]) -> int:
-    """Kills who is still there a moment later; how many those were."""
+    """Kills the processes that are still alive a moment later; returns how many those were."""
     _, alive = psutil.wait_procs(family, timeout=1.0)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,7 +158,7 @@ def _kill(family: list[psutil.Process]) -> int:
 
 @contextlib.contextmanager
 def _undisturbed() -> Any:
-    """Lets no Ctrl-C in; what it encloses takes some seconds at most."""
+    """Ignores SIGINT and SIGTERM inside, which takes a few seconds at most."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
     try:

@@ -18,20 +18,20 @@ from replay.live.open_loop import SETTLE_S, in_time, outcome_of, settle
 from scheduler import AsyncClient
 
 JITTER = 0.3
-"""By how much of its period a camera may be early or late with a scan."""
+"""The share of its period by which a camera may be early or late with a scan."""
 
 TOLERATED_LAG_MS = 5.0
-"""A generator that is later than this with its 99th percentile has spoilt its own measurement."""
+"""A generator whose 99th percentile of lag is above this has spoilt its own measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """Something that submits one scan after another.
+    """A source that submits one scan after another.
 
     Attributes:
-        number: From 0.
+        number: Its number, from 0.
         fps: Scans per second.
-        deadline_ms: From when a scan is sent to when its result has to be there.
+        deadline_ms: Time from sending a scan until its result has to be there.
         offset: When it sends its first scan, as a share of its period.
     """
 
@@ -46,10 +46,10 @@ class Shot:
     """A scan that is due to be sent.
 
     Attributes:
-        at_s: When, from the start.
-        camera: By which camera.
-        scan: Which of the held-out scans.
-        deadline_ms: The deadline, from when it is sent.
+        at_s: When it is due, from the start.
+        camera: The number of the camera.
+        scan: The index of the held-out scan.
+        deadline_ms: The deadline, counted from when it is sent.
     """
 
     at_s: float
@@ -60,7 +60,7 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class Scans:
-    """What the cameras see.
+    """The scans that cameras send.
 
     Attributes:
         images: float32 [n, 1, 8, 8], 0 for paper to 16 for ink.
@@ -76,15 +76,15 @@ class Scans:
 
 @dataclass(slots=True)
 class Record:
-    """What became of a shot; times are seconds from the start.
+    """How a shot ended; times are seconds from the start.
 
     Attributes:
-        shot: What was due.
+        shot: The shot that was due.
         accept_late: Whether it asked for a late result too.
-        budget_ms: What the box was told as the deadline.
+        budget_ms: The deadline that the box was told.
         sent_s: When it was sent.
-        ended_s: When its end was known; NaN while it has none.
-        outcome: The name of its outcome; None while it has none.
+        ended_s: When its end was known; NaN if it has none.
+        outcome: The name of its outcome; None if it has none.
         correct: Whether the answer was right; None without an answer.
         reason: Why there was no answer.
     """
@@ -100,12 +100,12 @@ class Record:
 
     @property
     def latency_ms(self) -> float:
-        """From sending to the end."""
+        """Time from sending to the end."""
         return (self.ended_s - self.sent_s) * 1e3
 
     @property
     def verdict(self) -> str | None:
-        """The outcome as the camera sees it, whose deadline the box may not have been told."""
+        """The outcome by the camera's deadline, which the box may not have been told."""
         if self.correct is None:
             return self.outcome
         if self.budget_ms > self.shot.deadline_ms:
@@ -114,20 +114,20 @@ class Record:
 
     @property
     def lag_ms(self) -> float:
-        """By how much the generator was late itself."""
+        """How late the generator sent it."""
         return max(0.0, (self.sent_s - self.shot.at_s) * 1e3)
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, to be shown while it lasts.
+    """Counts of a run, shown while it lasts.
 
     Attributes:
-        sent: Requests so far.
-        verdicts: How they ended, by verdict.
-        answered: Those with an answer.
-        correct: Those with the right one.
-        latencies_ms: Of the answers.
+        sent: Requests sent so far.
+        verdicts: Requests per verdict.
+        answered: Requests with an answer.
+        correct: Requests with a right answer.
+        latencies_ms: Latencies of the answers.
     """
 
     sent: int = 0
@@ -151,9 +151,9 @@ class Tally:
 def make_cameras(
     count: int, rate: float, seed: int, deadlines_ms: tuple[float, float] = (30.0, 100.0)
 ) -> list[Camera]:
-    """Cameras that send `rate` scans per second together, their deadlines evenly apart.
+    """Cameras that together send `rate` scans per second, with evenly spaced deadlines.
 
-    The same seed gives the same cameras at any rate, but for their pace.
+    The same seed gives the same cameras at any rate, except for their pace.
     """
     low, high = deadlines_ms
     chance = random.Random(f"{seed} cameras")
@@ -167,13 +167,13 @@ def make_cameras(
 def schedule(
     cameras: Iterable[Camera], seconds: float, scans: int, seed: int, jitter: float = JITTER
 ) -> list[Shot]:
-    """All that the cameras are due to send, in order of time.
+    """Everything the cameras are due to send, in order of time.
 
     Args:
-        cameras: Who sends.
-        seconds: For how long.
-        scans: How many scans there are to choose from.
-        seed: Same seed, same schedule.
+        cameras: The cameras.
+        seconds: How long they send.
+        scans: The number of scans to choose from.
+        seed: The same seed gives the same schedule.
         jitter: As in `JITTER`; below 0.5, so that a camera's scans keep their order.
 
     Raises:
@@ -200,12 +200,12 @@ class Run:
     """One schedule played against a box.
 
     Args:
-        client: Connected.
+        client: A connected client.
         model: The model that reads the scans; its input is `image`, its output `scores`.
-        variant: The variant that has to; None leaves that to the box's policy.
-        scans: What there is to read.
+        variant: The variant to use; None leaves it to the box's policy.
+        scans: The scans.
         accept_late: Whether to ask for late results too.
-        budget_ms: What to tell the box instead of the deadline; None for the deadline.
+        budget_ms: What to tell the box instead of the deadline; None tells the deadline.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class Run:
         budget_ms: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Has sent nothing yet."""
+        """Begins before the first shot."""
         self.tally = Tally()
         self.records: list[Record] = []
         self.started_s = math.nan
@@ -238,8 +238,8 @@ class Run:
     async def play(self, shots: Sequence[Shot]) -> list[Record]:
         """Sends each shot when it is due, and waits until all have ended.
 
-        A shot is never held back because others are still out. What has not ended
-        `SETTLE_S` after its budget is cancelled; its record has no outcome.
+        A shot is never held back because others are still out. Requests that have not ended
+        `SETTLE_S` after the longest budget are cancelled; their records have no outcome.
         """
         self.started_s = self._clock()
         out: set[asyncio.Future[Any]] = set()
@@ -281,7 +281,7 @@ class Run:
 
 
 def lag_warning(records: Sequence[Record]) -> str | None:
-    """What to say of a generator that did not keep to its schedule; None if it did."""
+    """A warning if the generator did not keep to its schedule; None if it did."""
     if not records:
         return None
     p99 = float(np.percentile([record.lag_ms for record in records], 99))

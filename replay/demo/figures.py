@@ -1,4 +1,4 @@
-"""The figures of the demo: what is counted, and which laws it checks.
+"""The demo's figures: what is counted, and the laws that are checked.
 
 `laxity demo --json FILE` writes one object:
 
@@ -48,11 +48,11 @@ import numpy as np
 from replay.demo.cameras import Record
 
 REFUSALS = ("infeasible", "overloaded", "unavailable")
-"""Outcomes that say no without having tried."""
+"""Outcomes that refuse a request without trying it."""
 
 _CLOCK_TOLERANCE_MS = 5.0
-"""The caller notes the end of a request in a callback, which other callbacks may hold up; on a busy
-machine for longer, by about as much as it was late to send at its worst."""
+"""The caller notes the end of a request in a callback, which other callbacks may delay. On a busy
+machine the delay is longer, by about the generator's largest lag in sending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Phase:
     """A part of the demo.
 
     Attributes:
-        name: In the figures.
-        title: In tables.
-        policy: The box's policy meanwhile.
-        load: Share of the capacity that is offered.
+        name: Its name in the figures.
+        title: Its title in tables.
+        policy: The box's policy during it.
+        load: The offered share of the capacity.
         accept_late: Whether the callers take late answers.
         budget_ms: What the box is told instead of the deadlines.
         kills: Whether a worker is killed in it.
-        why: What it is for, to be read while it runs.
+        why: Its purpose, shown while it runs.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Phase:
 
 
 TIMEOUT_MS = 1000.0
-"""What a client of an ordinary server may wait for; the server knows no other deadline."""
+"""How long a client of an ordinary server waits; the server knows no other deadline."""
 
 PHASES = (
     Phase(
@@ -139,11 +139,11 @@ class Kill:
     at_s: float
 
 
-# -- what the box can do
+# -- the capacity of the box
 
 
 def capacity_of(models: Mapping[str, Any], model: str, variant: str) -> dict[str, Any] | None:
-    """The `model` part of the figures, from what the box measured; None where it can't run it."""
+    """The `model` part of the figures, from the box's profile; None if nothing runs the model."""
     named = [m for m in models["models"] if m["name"] == model]
     found = [v for m in named for v in m["variants"] if v["name"] == variant]
     targets = [
@@ -167,7 +167,7 @@ def _best(latency_ms: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     return {"best_batch": best, "per_s": rates[best]}
 
 
-# -- what came of the requests
+# -- the results
 
 
 def phase_figures(
@@ -201,7 +201,7 @@ def phase_figures(
 
 
 def group(outcomes: Mapping[str, int]) -> dict[str, int]:
-    """Requests by what a caller cares about."""
+    """Requests by the categories that matter to a caller."""
     named = {
         "in_time": outcomes.get("completed", 0),
         "late": outcomes.get("late", 0),
@@ -222,7 +222,7 @@ def _late_unasked(records: Sequence[Record]) -> int:
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float | None]:
-    """The 50th and the 99th, or None of nothing."""
+    """The 50th and the 99th percentile, each None if there are no values."""
     listed = list(values)
     if not listed:
         return {"p50": None, "p99": None}
@@ -235,10 +235,10 @@ def _share_within(values: Sequence[float], limit: float) -> float | None:
 
 
 def recovery(kill: Kill | None, records: Sequence[Record]) -> dict[str, Any] | None:
-    """How long a killed worker was missed.
+    """How long the box gave no results after a worker was killed.
 
-    Results flow again with the first that was asked for after the kill: what arrives before may
-    have been under way already.
+    Results are back with the first one that was asked for after the kill: earlier requests may have
+    been in flight already.
     """
     if kill is None:
         return None
@@ -256,7 +256,7 @@ def recovery(kill: Kill | None, records: Sequence[Record]) -> dict[str, Any] | N
 
 
 def laws(phases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Whether every request had exactly one end, and none a late answer that it did not want."""
+    """Checks that every request has an outcome, and that no caller got an unwanted late answer."""
     broken = []
     for phase in phases:
         if phase["unfinished"]:

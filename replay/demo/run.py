@@ -1,4 +1,4 @@
-"""`laxity demo`: a box, cameras, overload, a killed worker, and what became of the deadlines."""
+"""`laxity demo`: a box, cameras, overload, a killed worker, and how many deadlines were met."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ from scheduler import AsyncClient, LaxityError
 MODEL, VARIANT = "digits", "large"
 
 READY_S = 180.0
-"""How long the box may take to start and to measure its models."""
+"""How long the box may take to start and to profile its models."""
 
 CALM_S = 10.0
-"""How long the box may take to take over a policy, or to end what it holds."""
+"""How long the box may take to take up a policy and to finish the requests it holds."""
 
 KILL_AT = 0.3
 """When the worker is killed, as a share of its phase."""
 
 RECOVERY_S = 8.0
-"""How long the phase with the kill lasts at least."""
+"""The least length of the phase with the kill."""
 
 _LOOK_S = 0.1
 _KILL_LOOK_S = 0.005
 
 
 class Demo:
-    """One performance.
+    """One run of the demo.
 
     Args:
-        seconds: How long each phase plays.
-        cameras: How many cameras send scans.
-        seed: Chance of the cameras.
-        json_file: Where the figures go; None for nowhere.
-        keep: Whether the box's folder stays.
+        seconds: The length of each phase.
+        cameras: The number of cameras that send scans.
+        seed: The seed of the cameras.
+        json_file: The file for the figures; None writes none.
+        keep: Whether to keep the box's folder.
     """
 
     def __init__(
@@ -75,8 +75,8 @@ class Demo:
         self._started_s = time.monotonic()
 
     def run(self) -> int:
-        """Plays it; the exit status: 0, or 1 if it failed or a law was broken."""
-        # The thread that draws gives way to the load generator within a millisecond.
+        """Runs the demo; returns the exit status: 1 if it failed or a law was broken, else 0."""
+        # The drawing thread gives way to the load generator within a millisecond.
         sys.setswitchinterval(0.001)
         signal.signal(signal.SIGTERM, _interrupt)
         console = self._console
@@ -93,7 +93,7 @@ class Demo:
             print(f"laxity: {error}", file=sys.stderr)
             return 1
         figures["seconds"] = time.monotonic() - self._started_s
-        if self._json_file is not None:  # before it is shown: who reads that may go away
+        if self._json_file is not None:  # first, since a reader of the display may close its pipe
             self._json_file.write_text(json.dumps(figures, indent=2) + "\n")
         console.print(summary(figures, {phase.name: phase.title for phase in PHASES}))
         self._say_where(box)
@@ -188,7 +188,7 @@ class Killer:
     """Kills the process of a target that has work, and watches it come back."""
 
     def __init__(self, client: AsyncClient, run: Run, screen: Screen) -> None:
-        """Has killed nothing."""
+        """Begins with nothing killed."""
         self.kill: Kill | None = None
         self._client = client
         self._run = run
@@ -196,14 +196,14 @@ class Killer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, at_s: float) -> None:
-        """Will kill in `at_s` seconds."""
+        """Schedules the kill in `at_s` seconds."""
         self._task = asyncio.ensure_future(self._work(at_s))
 
     def stop(self) -> None:
-        """Watches no longer.
+        """Stops watching.
 
         Raises:
-            LaxityError: The box did not say how it was.
+            LaxityError: The box did not answer with its status.
         """
         if self._task is not None and not self._task.cancel():
             self._task.result()
@@ -239,7 +239,7 @@ def load_scans() -> Scans:
     """The scans that no variant was trained on.
 
     Raises:
-        DemoError: They are not there.
+        DemoError: They can't be read.
     """
     path = Path(str(files("configs") / "digits_heldout.npz"))
     try:
@@ -250,7 +250,7 @@ def load_scans() -> Scans:
 
 
 async def _wait_ready(box: Box, client: AsyncClient, screen: Screen) -> None:
-    """Until every target has measured its models."""
+    """Waits until every target has profiled its models."""
     screen.note("starting the agent; Ray takes some seconds")
     end_s = time.monotonic() + READY_S
     said: set[str] = set()
@@ -281,7 +281,7 @@ async def _measured(client: AsyncClient) -> dict[str, Any]:
 
 
 async def _take_policy(box: Box, client: AsyncClient, policy: str) -> None:
-    """Writes the policy into the configuration, and waits until the box is calm and follows it."""
+    """Writes the policy into the configuration; waits until the box uses it and holds nothing."""
     box.configure(policy)
     end_s = time.monotonic() + CALM_S
     while time.monotonic() < end_s:
@@ -289,11 +289,11 @@ async def _take_policy(box: Box, client: AsyncClient, policy: str) -> None:
         if status["policy"]["name"] == policy and not status["held"]:
             return
         await asyncio.sleep(_LOOK_S)
-    raise DemoError(f"the box did not take over the policy {policy!r}:\n{box.log()}")
+    raise DemoError(f"the box did not switch to policy {policy!r}:\n{box.log()}")
 
 
 def _settle_down(cores: set[int]) -> None:
-    """Keeps the generator off the devices' cores, and the garbage collector out of its way."""
+    """Keeps the generator off the devices' cores, and the garbage collector from delaying it."""
     if cores:
         os.sched_setaffinity(0, cores)
     gc.collect()

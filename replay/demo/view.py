@@ -1,4 +1,4 @@
-"""What the demo shows: a live table on a terminal, a line per phase elsewhere, and a summary."""
+"""The demo's display: a live table on a terminal, a line per phase elsewhere, and a summary."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REFRESH_PER_S = 4
 
 
 class Screen:
-    """Where the demo is watched.
+    """The display of the demo.
 
-    On a terminal a thread draws what there is to see several times a second, so that drawing
-    never keeps the load generator waiting.
+    On a terminal a thread redraws it several times a second, so that drawing never delays the load
+    generator.
     """
 
     def __init__(self, console: Console) -> None:
@@ -47,18 +47,18 @@ class Screen:
             )
 
     def __enter__(self) -> Screen:
-        """Starts to draw."""
+        """Starts drawing."""
         if self._live is not None:
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leaves what was said, and removes what was drawn."""
+        """Removes the drawing; the lines of `say` stay."""
         if self._live is not None:
             self._live.stop()
 
     def say(self, text: str, style: str = "", indent: int = 0) -> None:
-        """A line that stays; it is broken for a terminal alone."""
+        """Prints a line that stays; it is wrapped only on a terminal."""
         if self._live is None:
             line = " " * indent + text
             self.console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -66,17 +66,17 @@ class Screen:
             self.console.print(Padding(Text(text, style=style), (0, 0, 0, indent)))
 
     def note(self, text: str) -> None:
-        """A line that stays where nothing is drawn, and on a terminal until the next one."""
+        """Shows a line until the next one; where nothing is drawn, the line stays."""
         self._note = text
         if self._live is None and text:
             self.say(text, indent=2)
 
     def targets(self, targets: Sequence[Figures]) -> None:
-        """How far the targets are with getting ready."""
+        """Shows the targets' progress in getting ready."""
         self._targets = targets
 
     def begin(self, phase: Phase, run: Run, seconds: float) -> None:
-        """A phase is being played."""
+        """Shows that a phase begins."""
         self._targets = ()
         self._note = ""
         if self._live is None:
@@ -84,7 +84,7 @@ class Screen:
         self._now = phase, run, seconds
 
     def end(self, phase: Phase, figures: Figures) -> None:
-        """A phase is over."""
+        """Shows that a phase is over."""
         self._now = None
         self._done.append((phase, figures))
         if self._live is None:
@@ -163,7 +163,7 @@ def phase_line(figures: Figures) -> str:
 
 
 def summary(figures: Figures, titles: Mapping[str, str]) -> RenderableType:
-    """What the demo has shown."""
+    """The results of the demo."""
     rows = [(titles[phase["name"]], phase) for phase in figures["phases"]]
     requests = _requests_table()
     for title, phase in rows:
@@ -247,7 +247,7 @@ def _recovery(found: Figures | None) -> Iterator[RenderableType]:
     said = ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(found["outcomes"].items()))
     line = Text(f"kill -9 of {found['target']} (pid {found['pid']}): ", style="bold")
     if again is None:
-        line.append("no result came any more", style="red")
+        line.append("no more results came", style="red")
     else:
         line.append(f"results again after {again:.2f} s", style="not bold green")
     line.append(f"; sent meanwhile: {said or 'nothing'}", style="not bold")
@@ -272,7 +272,7 @@ def _verdict(figures: Figures) -> Iterator[RenderableType]:
         )
 
 
-# -- words
+# -- formatting
 
 
 def _table(first: str, *columns: str) -> Table:
@@ -294,14 +294,14 @@ def _count(count: int, style: str) -> Text:
 
 
 def number(value: float | None) -> str:
-    """Three significant digits at least; nothing for None."""
+    """Two or three significant digits, all digits from 100 on; empty for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
 
 def share(value: float | None, digits: int = 1) -> str:
-    """A percentage; never 100 % for what is not all."""
+    """A percentage; never 100 % for anything less than all."""
     if value is None:
         return ""
     shown = math.floor(value * 100 * 10**digits) / 10**digits if 0.99 < value < 1 else value * 100

@@ -1,1 +1,1 @@
-"""Fleets to simulate: what a scheduler is told of them, what is true, and where they come from."""
+"""Fleets to simulate: what a scheduler is told about them, what is true, and how to read them."""

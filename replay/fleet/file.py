@@ -1,4 +1,4 @@
-"""Fleets from YAML.
+"""Fleets described in YAML.
 
 models:                                  # profiles, which devices scale
   - {name: detect, variant: fp32, base_ms: 4, per_item_ms: 1, jitter: 0.1}
@@ -39,7 +39,7 @@ _MS = 1e6
 _S = 1e9
 
 MOST_FACTOR = 1_000.0
-"""The most that a script or a drift makes anything slower by; beyond that, let it go down."""
+"""The largest slow-down by a script or a drift; beyond it, the script should take a target down."""
 
 _Amount = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
@@ -49,7 +49,7 @@ class _Strict(BaseModel):
 
 
 class Quantiles(_Strict):
-    """The measured latency of one batch size, and its energy."""
+    """The measured latency and energy of one batch size."""
 
     batch: Count = Field(le=65_536)
     p50_ms: Positive
@@ -64,7 +64,7 @@ class Quantiles(_Strict):
 
 
 class ModelProfile(_Strict):
-    """How long a variant of a model takes, measured per batch or as a line."""
+    """How long a variant of a model takes, given per batch size or as a linear function."""
 
     name: str = Field(min_length=1)
     variant: str = Field(default="default", min_length=1)
@@ -87,7 +87,7 @@ class ModelProfile(_Strict):
         return self
 
     def offer(self, scale: float, rank: int, power_w: float | None = None) -> Offer:
-        """What a device of that time scale offers, which draws so much while it runs a batch."""
+        """The offer of a device with this time scale, which draws `power_w` while it runs."""
         energy_uj = {q.batch: q.energy_uj for q in self.latency if q.energy_uj is not None}
         if self.latency:
             samples = {
@@ -114,7 +114,7 @@ def _told_apart(models: tuple[ModelProfile, ...]) -> tuple[ModelProfile, ...]:
 
 
 class Drift(_Strict):
-    """From when on everything takes how many times as long as profiled; the policy isn't told."""
+    """The time from which everything takes `factor` times its profile, unknown to the policy."""
 
     at_s: _Amount
     factor: Positive = Field(le=MOST_FACTOR)
@@ -143,12 +143,14 @@ class DeviceFile(_Strict):
     @model_validator(mode="after")
     def _scales_what_it_shares(self) -> DeviceFile:
         if self.models and "time_scale" in self.model_fields_set:
-            raise ValueError("time_scale is for the fleet's models; models of its own are as told")
+            raise ValueError(
+                "time_scale is for the fleet's models; a device's own models are not scaled"
+            )
         return self
 
 
 class LinkFile(_Strict):
-    """The way to a box: constants, recordings, or both."""
+    """The link to a box: constants, recordings, or both."""
 
     rtt_ms: _Amount = 0.0
     mbps: Positive | None = None
@@ -158,7 +160,7 @@ class LinkFile(_Strict):
     interval_s: Positive | None = None
 
     def link(self, folder: Path) -> Link:
-        """The link; the paths of recordings begin in the folder."""
+        """The link; relative paths of recordings start from the folder."""
         paths = [folder / path for path in (self.trace, self.capacity) if path is not None]
         trace = open_links(paths, self.format, interval_s=self.interval_s) if paths else None
         byte_ns = 8e3 / self.mbps if self.mbps else 0.0
@@ -166,7 +168,7 @@ class LinkFile(_Strict):
 
 
 class Box(_Strict):
-    """Targets in one place; with a link, another box or a cloud."""
+    """Targets in one place; a box with a link is another box or a cloud."""
 
     name: str | None = Field(default=None, min_length=1)
     link: LinkFile | None = None
@@ -198,13 +200,13 @@ class Event(_Strict):
 
 
 class EnergyPrice(_Strict):
-    """What a kilowatt-hour costs, in the unit of the devices' costs."""
+    """The price of a kilowatt-hour, in the unit of the devices' costs."""
 
     cost_per_kwh: _Amount = 0.0
 
 
 class FleetFile(_Strict):
-    """A fleet. The keys from `sigma` on are for every device that has none of its own."""
+    """A fleet. The keys from `sigma` on apply to every device that does not set them itself."""
 
     name: str | None = None
     models: tuple[ModelProfile, ...] = ()
@@ -227,7 +229,7 @@ class FleetFile(_Strict):
     _told_apart = field_validator("models")(_told_apart)
 
     def fleet(self, name: str, folder: Path) -> Fleet:
-        """What the file describes."""
+        """The fleet that the file describes."""
         devices = []
         for box in self.boxes:
             link = box.link.link(folder) if box.link is not None else None
@@ -282,12 +284,12 @@ class FleetFile(_Strict):
 
 
 def read_fleet(path: Path) -> Fleet:
-    """Reads a file; the paths in it begin in its folder.
+    """Reads a fleet file; relative paths in it start from its folder.
 
     Raises:
-        ConfigError: With every mistake in it, and its line.
+        ConfigError: Lists every mistake in the file, with its line.
         TraceError: The recording of a link can't be read.
-        FleetError: Two targets share a name, or the script names one that isn't there.
+        FleetError: Two targets share a name, or the script names a target that doesn't exist.
     """
     data, node = read_yaml_file(path)
     return parse_fleet(data, node, str(path), path.parent)

@@ -1,7 +1,7 @@
-"""A fleet: what a scheduler is told of its targets, and what is true of them.
+"""A fleet: what a scheduler is told about its targets, and what is true of them.
 
-`replay.fleet.sources.load_fleet` reads one from a file, from the profile of a running box or from
-a table of profiles.
+`replay.fleet.sources.load_fleet` makes one from a file, a running box, its journal or a table of
+profiles.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from scheduler.core.sizes import factor_at, step_of
 from scheduler.core.target_specs import TargetSpec
 
 SAMPLES = 32
-"""So many evenly spaced quantiles stand for a measured latency."""
+"""The number of evenly spaced quantiles that represent a measured latency."""
 
 NOISE_STEPS = 16
-"""So many for noise that the policy can't see."""
+"""The number of quantiles for noise that the policy can't see."""
 
 _Rung = tuple[str, str, str, int]
 """A target, a model, its variant, and a batch size."""
@@ -50,7 +50,7 @@ _P90 = NormalDist().inv_cdf(0.9)
 
 
 class FleetError(ValueError):
-    """A fleet can't be used; the message says what and where, and what would be accepted."""
+    """A fleet can't be used; the message says what is wrong where, and what would be accepted."""
 
 
 # -- profiles
@@ -65,7 +65,7 @@ def lognormal_samples(p50_ns: float, sigma: float, count: int = SAMPLES) -> tupl
 
 
 def quantile_samples(p50_ns: float, upper_ns: float, z: float = _P90) -> tuple[int, ...]:
-    """The same, from the median and another quantile, by default the 90th percentile."""
+    """As `lognormal_samples`, from the median and another quantile, by default the 90th."""
     return lognormal_samples(p50_ns, max(0.0, math.log(upper_ns / p50_ns)) / z)
 
 
@@ -74,21 +74,21 @@ def quantile_samples(p50_ns: float, upper_ns: float, z: float = _P90) -> tuple[i
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a policy can't see of a target's service times.
+    """What is true of a target's service times, and hidden from the policy.
 
     Attributes:
         sigma: Lognormal noise on top of the profile's own spread.
-        bias: How many times as long as profiled everything takes.
-        misprediction: By up to which share, drawn per variant, the profile is wrong.
-        drift: From when on everything takes how many times as long, in order.
-        times: By model, variant and batch size what batches really take, where that is known; the
-            profile else. Which of them is chance.
-        tempo: How fast the device was in the course of time, where that is known: no chance then.
-        request_ns: How much longer a batch that runs takes for each request that comes to the box
+        bias: The factor between the profiled times and the true ones.
+        misprediction: The largest share by which the profile is wrong; drawn per variant.
+        drift: Pairs of a time and the factor on all times from then on, in order.
+        times: By model, variant and batch size, samples of what batches really take, one of which
+            is drawn for each batch. The profile is used where there is no entry.
+        tempo: The pace of the device over time, where it is known; batch times are then not drawn.
+        request_ns: How much longer a running batch takes for each request that arrives at the box
             meanwhile, where the device shares its processor with the scheduler.
-        handover_ns: How long it takes to begin a batch that comes while it is idle.
-        sizes: By model and variant, for inputs of any size: how many times as long as measured
-            items on a step of size take, as `scheduler.core.sizes.factor_at` wants it.
+        handover_ns: How long the idle device takes to begin a batch that arrives.
+        sizes: By model and variant, for inputs of any size: for each size step the factor on the
+            time of items of the profiled size, as `scheduler.core.sizes.factor_at` expects it.
     """
 
     sigma: float = 0.0
@@ -110,8 +110,8 @@ class Device:
 
     Attributes:
         spec: What the scheduler is told.
-        link: The way there; None where it is on this box.
-        truth: What it isn't told.
+        link: The link to it; None if it is on this box.
+        truth: What the scheduler is not told.
     """
 
     spec: TargetSpec
@@ -125,7 +125,7 @@ class Kind:
 
     Attributes:
         share: How many requests are of this kind, relative to the others.
-        budget_ns: The deadline that is usual; None is any.
+        budget_ns: The usual deadline; None is no deadline.
     """
 
     share: float
@@ -134,13 +134,13 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Targets, their truth and their fate.
+    """Targets, the truth about them, and what happens to them.
 
     Attributes:
-        name: What it is called.
-        devices: At least one.
+        name: The fleet's name.
+        devices: The targets, at least one.
         script: What happens, in order of time.
-        notes: What a reader has to know of it.
+        notes: What a reader has to know about it.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Fleet:
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        """Refuses two targets of one name, and a script for one that isn't there."""
+        """Refuses two targets of one name, and a script for a target that doesn't exist."""
         ids = [device.spec.id for device in self.devices]
         for target_id in ids:
             if ids.count(target_id) > 1:
@@ -162,7 +162,7 @@ class Fleet:
                 )
 
     def missed(self, last_ns: int) -> list[str]:
-        """A note, if something happens only after the last request, so that none meets it."""
+        """A note if scripted events or drifts come only after the last request has ended."""
         moments = [incident.at_ns for incident in self.script]
         moments += [at_ns for device in self.devices for at_ns, _ in device.truth.drift]
         late = sum(at_ns > last_ns for at_ns in moments)
@@ -178,7 +178,7 @@ class Fleet:
         return [device.spec for device in self.devices]
 
     def events(self) -> list[tuple[int, Event]]:
-        """What the scheduler is told in the course of time."""
+        """The events that the scheduler is told of, with their times."""
         specs = {device.spec.id: device.spec for device in self.devices}
         events: list[tuple[int, Event]] = []
         for incident in self.script:
@@ -190,11 +190,11 @@ class Fleet:
         return events
 
     def models(self) -> list[str]:
-        """All models that run somewhere."""
+        """All models that run on some target."""
         return sorted({o.model for device in self.devices for o in device.spec.offers})
 
     def base_ns(self) -> dict[str, int]:
-        """By model the median latency of one request alone on the fastest target."""
+        """Per model, the median latency of one request alone on the fastest target."""
         base: dict[str, int] = {}
         for device in self.devices:
             transfer_ns = device.spec.transfer(0)
@@ -204,10 +204,10 @@ class Fleet:
         return base
 
     def check(self, kinds: Iterable[RequestClass]) -> None:
-        """Makes sure that every kind of request can run somewhere.
+        """Checks that every kind of request can run on some target.
 
         Raises:
-            FleetError: One can't; names the nearest.
+            FleetError: A kind can't; the message names the closest match.
         """
         known = {(o.model, o.variant) for device in self.devices for o in device.spec.offers}
         models = self.models()
@@ -227,13 +227,14 @@ class Fleet:
     def capacity_per_s(self, mix: Mapping[RequestClass, Kind]) -> float:
         """The most requests of a mix that the fleet can serve per second, as a fluid.
 
-        Batches are of the size with the best rate among those that can be kept up: one that has
-        just missed a batch waits for it and then for its own, so two of them have to fit into
-        the usual deadline (as in Nexus, SOSP 2019). Where not even two batches of one do, one at
-        a time counts. All is by the profiles, with all targets up.
+        Batches have the size with the best rate among those that suit the usual deadline. A request
+        that just misses a batch waits for that batch and then for its own, so two batches must fit
+        into the deadline (as in Nexus, SOSP 2019). If not even two batches of one fit, but one
+        does, requests are served one at a time. Times are those of the profiles, and all targets
+        are up.
 
         Raises:
-            FleetError: A kind can run nowhere.
+            FleetError: A kind runs on no target.
         """
         self.check(mix)
         rates = np.array([[_rate(d.spec, k, mix[k].budget_ns) for d in self.devices] for k in mix])
@@ -256,14 +257,15 @@ class Fleet:
             b_ub=np.concatenate((np.zeros(kinds), widths)),
             method="highs",
         )
-        # Rounded, so that the last bits of a solver don't decide when requests come.
+        # Rounded, so that arrival times don't depend on the last bits of a solver.
         return float(f"{-solved.fun:.9g}")
 
     def true_times(self, seed: int | str) -> ServiceTimes:
         """The true service times of each batch, equally likely, before drift and slow spells.
 
-        Who knows everything knows the fastest moment of a device with a tempo. Of inputs of any
-        size all are taken to be of the fastest that is known.
+        For a device with a tempo these are the times at its fastest moment, which a clairvoyant
+        could wait for. Where a model takes inputs of any size, all inputs are taken to be of the
+        size known to be fastest.
         """
         table = self._table(seed) | {
             rung: (max(1, int(usual_ns * least)),) for rung, usual_ns, least in self._steady()
@@ -279,7 +281,7 @@ class Fleet:
         return times
 
     def service_time(self, seed: int | str) -> ServiceTime:
-        """Draws from them; each target has a chance of its own."""
+        """Draws true service times, independently for each target."""
         table = self._table(seed) | {
             rung: (max(1, round(usual_ns)),) for rung, usual_ns, _ in self._steady()
         }
@@ -288,7 +290,7 @@ class Fleet:
             for device in self.devices
         }
 
-        # What is smaller than all that is known is no faster: so the bounds have it.
+        # An input smaller than all known sizes is no faster; the bounds assume the same.
         sized = {
             (target_id, offer.model, offer.variant): (offer, known, least)
             for target_id, offer, known, least in self._sized()
@@ -306,7 +308,7 @@ class Fleet:
         return service_ns
 
     def _sized(self) -> Iterator[tuple[str, Offer, Sequence[tuple[int, float]], float]]:
-        """What takes inputs of any size, how that changes what it takes, and the least factor."""
+        """Offers for inputs of any size: target, offer, factors by size step, the least factor."""
         for device in self.devices:
             for offer in device.spec.offers:
                 known = device.truth.sizes.get((offer.model, offer.variant))
@@ -314,7 +316,7 @@ class Fleet:
                     yield device.spec.id, offer, known, min(factor for _, factor in known)
 
     def _steady(self) -> Iterator[tuple[_Rung, float, float]]:
-        """Of devices with a tempo, how long batches usually take, and the least factor on that."""
+        """For devices with a tempo: each rung, its usual time, and the least factor on that."""
         for device in self.devices:
             tempo = device.truth.tempo
             if tempo is not None:
@@ -357,7 +359,7 @@ class Fleet:
         return FleetWorld(links, uneven, widths, shared, handover)
 
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
-        """What the bounds have to know; what they can't be told is in their favour."""
+        """What the bounds need to know; what they can't express is taken in their favour."""
         longest = self._longest_ns(seed)
         found = {}
         for device in self.devices:
@@ -380,7 +382,7 @@ class Fleet:
 
 
 def way_to(spec: TargetSpec) -> Link | None:
-    """The link to a target that is just as its scheduler reckons; None to one on this box."""
+    """A link just as the scheduler expects it to be; None for a target on this box."""
     return Link(*spec.transfer_ns) if spec.remote else None
 
 

@@ -1,4 +1,4 @@
-"""Fleets from anywhere: a file, a running box, its journal, or a table of profiles."""
+"""Fleets from any source: a file, a running box, its journal, or a table of profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 2.0
 JOURNAL = ".journal"
 
 Sizes = tuple[tuple[int, float], ...]
-"""Steps of size, in order, and how many times as long as measured their items take."""
+"""Size steps, in order, each with the factor on the time of items of the measured size."""
 
 _P95 = NormalDist().inv_cdf(0.95)
 _COLUMNS = "model, accelerator, batch, 50th and 90th percentile"
@@ -45,19 +45,19 @@ _UNITS = {
 }
 _WORD = re.compile(r"[^\W\d_]+")
 _BESIDE = {"p", "th", "percentile", "latency", "time", "size", "name", "of", "the"}
-"""Words of a column's name that say nothing else than its quantity does."""
+"""Words in a column's name that add nothing to the quantity it names."""
 
 
 def load_fleet(source: str | Path) -> Fleet:
-    """A fleet from a file or a journal, or with `live` from this machine's box.
+    """A fleet from a file or a journal, or from a running box if `source` is `live` or a URL.
 
     A file is YAML, or a CSV of profiles; a journal is a folder, or one file of it.
 
     Raises:
-        FleetError: It can't be used.
+        FleetError: The fleet can't be used.
         JournalError: A journal can't be read.
-        LaxityError: A mistake in a file, or the box can't be reached.
-        TraceError: A mistake in a table, or in the recording of a link.
+        LaxityError: A file has a mistake, or the box can't be reached.
+        TraceError: A table has a mistake, or so has the recording of a link.
     """
     if str(source) == "live" or "://" in str(source):
         return live_fleet(None if str(source) == "live" else str(source))
@@ -72,14 +72,14 @@ def load_fleet(source: str | Path) -> Fleet:
 
 
 def live_fleet(url: str | None) -> Fleet:
-    """The targets of a running box, with what they have measured.
+    """The targets of a running box, with the profiles it has measured.
 
     Args:
-        url: As in `Client`; None is this machine's.
+        url: As in `Client`; None is this machine's box.
 
     Raises:
         LaxityError: The box can't be reached.
-        FleetError: It has nothing ready.
+        FleetError: No model is ready on it.
     """
     from scheduler import Client
 
@@ -88,14 +88,14 @@ def live_fleet(url: str | None) -> Fleet:
 
 
 def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet:
-    """The fleet of a box, from what it says of its models and of itself.
+    """The fleet of a box, from its report of its models and its status.
 
     Args:
         said: What `Client.models` returns.
         status: What `Client.status` returns.
 
     Raises:
-        FleetError: Nothing of it is ready.
+        FleetError: No model is ready on it.
     """
     targets = {target["id"]: target for target in status["targets"]}
     sizes = {name: _sizes(target) for name, target in targets.items()}
@@ -125,7 +125,7 @@ def fleet_of_models(said: Mapping[str, Any], status: Mapping[str, Any]) -> Fleet
 
 
 def _sizes(target: Mapping[str, Any]) -> dict[tuple[str, str], tuple[Shapes, Sizes]]:
-    """The shapes that were measured, and what was learned of others, by model and variant."""
+    """By model and variant, the measured shapes and the factors learned for other sizes."""
     return {
         (each["model"], each["variant"]): (
             tuple(map(tuple, each["item_shapes"])),
@@ -148,13 +148,13 @@ def _offer(model: str, variant: str, rank: int, place: Mapping[str, Any], shapes
 def table_fleet(path: Path) -> Fleet:
     """A fleet from a table of profiles: one target per accelerator.
 
-    The columns may be in any order and among others, and are found by a word in their names:
-    model, accelerator, batch, 50, 90. Latencies are in milliseconds unless the name has another
-    unit, as `p50_us` has.
+    The columns may be in any order and among others. They are found by a word in their names:
+    model, accelerator, batch, 50, 90. Latencies are in milliseconds unless the name says another
+    unit, as `p50_us` does.
 
     Raises:
-        TraceError: The table can't be read as one.
-        FleetError: A batch size 1 is missing.
+        TraceError: The table can't be read.
+        FleetError: A batch size of 1 is missing.
     """
     found: dict[str, dict[str, dict[int, tuple[int, ...]]]] = {}
     with open_lines(path) as lines:

@@ -1,4 +1,4 @@
-"""What is true of a fleet whatever its scheduler believes: links, slow spells, stalls."""
+"""What is true of a fleet, whatever its scheduler believes: links, slow spells, stalls."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import TypeVar
 from replay.links import LinkTrace
 
 RESEND_NS = 200_000_000
-"""What is lost on a link is sent again after so long, as TCP does at the least."""
+"""What a link loses is sent again after this time, TCP's minimum."""
 
 FIRST_SEED = 1
-"""The seed with which requests of a journal meet devices that are as fast as they were then."""
+"""The seed with which a journal's requests meet devices at the pace they had at that time."""
 
 FAR_NS = 1 << 61
 """A time that is never reached."""
 
 UNKNOWN_NS = 1_000_000_000
-"""So long a device keeps a pace that is by chance."""
+"""How long a device keeps a randomly chosen pace."""
 
 _ATTEMPTS = 20
 _NO_LINK = LinkTrace()
@@ -31,12 +31,12 @@ _NO_LINK = LinkTrace()
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way to another box.
+    """The link to another box.
 
     Attributes:
-        rtt_ns: The round trip of something small; that of a recording comes on top.
-        byte_ns: Nanoseconds per byte; what a recording's capacity needs comes on top.
-        trace: A recording; None where the link is always the same.
+        rtt_ns: The round trip of a small message; a recording's delay is added.
+        byte_ns: Nanoseconds per byte; the time that a recording's capacity needs is added.
+        trace: A recording; None if the link is constant.
     """
 
     rtt_ns: int = 0
@@ -44,25 +44,25 @@ class Link:
     trace: LinkTrace | None = None
 
     def carry_ns(self, begun_ns: int, size_bytes: int) -> int:
-        """How long so many bytes keep the link busy, from then on."""
+        """How long `size_bytes` keep the link busy, from `begun_ns` on."""
         trace = self.trace or _NO_LINK
         return trace.transfer_ns(begun_ns, size_bytes) + int(self.byte_ns * size_bytes)
 
     def out_ns(self, sent_ns: int, size_bytes: int) -> int:
-        """How long so many bytes take to get there, from then on, if nothing is before them."""
+        """How long `size_bytes` take to arrive on an empty link, if sent at `sent_ns`."""
         trace = self.trace or _NO_LINK
         left_ns = self._left_ns(sent_ns)
         way_ns = (self.rtt_ns + trace.rtt_ns(left_ns)) // 2
         return left_ns - sent_ns + self.carry_ns(left_ns, size_bytes) + way_ns
 
     def back_ns(self, sent_ns: int) -> int:
-        """How long a small answer takes to come back."""
+        """How long a small answer takes to return."""
         trace = self.trace or _NO_LINK
         left_ns = self._left_ns(sent_ns)
         return left_ns - sent_ns + (self.rtt_ns + trace.rtt_ns(left_ns) + 1) // 2
 
     def _left_ns(self, sent_ns: int) -> int:
-        """When what is not lost is sent."""
+        """When the attempt that gets through is sent."""
         if self.trace is not None and self.trace.loss:
             for _ in range(_ATTEMPTS):
                 if not self.trace.lost(sent_ns):
@@ -71,7 +71,7 @@ class Link:
         return sent_ns
 
     def expected(self) -> tuple[int, float]:
-        """What a scheduler that knows the link reckons with: ns for both ways, ns per byte."""
+        """What a scheduler that knows the link expects: ns for a round trip, ns per byte."""
         rtt_ns, byte_ns = self.rtt_ns, self.byte_ns
         if self.trace is not None and self.trace.delay is not None:
             rtt_ns += self.trace.delay.quantile_ns(0.5)
@@ -80,7 +80,7 @@ class Link:
         return rtt_ns, byte_ns
 
     def least_ns(self) -> tuple[int, int]:
-        """The least time there and back."""
+        """The least time there, and back."""
         rtt_ns = self.rtt_ns
         if self.trace is not None and self.trace.delay is not None:
             rtt_ns += self.trace.delay.quantile_ns(0.0)
@@ -88,23 +88,23 @@ class Link:
 
 
 Steps = tuple[tuple[int, float], ...]
-"""From when on batches that begin take how many times as long, in order."""
+"""Pairs of a time and the factor on the times of batches that start from then on, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tempo:
-    """How fast a device was in the course of time, as a journal tells it.
+    """The pace of a device over time, as a journal shows it.
 
     Attributes:
-        steps: From when on batches took how many times as long as usual, in order; None where
-            there were none for so long that nobody knows.
-        usual_ns: By model, variant and batch size how long that is.
-        cycle_ns: After so long that comes again.
-        begin_ns: Where in it time 0 is with `FIRST_SEED`, where it belongs to the very requests
-            that are played. With other seeds, and where it is None, that is by chance.
-        known: How many times as long it is where nobody knows: one of these, by chance; until the
-            tempo is placed by it, as usual.
-        seed: Of that chance.
+        steps: Pairs of a time and the factor on the usual batch times from then on, in order. The
+            factor is None where the pace is unknown, since no batch ran near that time.
+        usual_ns: The usual time by model, variant and batch size.
+        cycle_ns: The length after which the steps repeat.
+        begin_ns: The position in the cycle at time 0 with `FIRST_SEED`, if the played requests are
+            those of the journal. With other seeds, or if None, it is random.
+        known: The factors one of which is chosen at random where the pace is unknown. Before
+            `placed` it holds only 1, the usual pace.
+        seed: The seed of the random choices.
     """
 
     steps: tuple[tuple[int, float | None], ...]
@@ -115,7 +115,7 @@ class Tempo:
     seed: int | str = FIRST_SEED
 
     def placed(self, seed: int | str) -> Tempo:
-        """The same, with a begin; all devices of a seed and a cycle have one."""
+        """The tempo with `begin_ns` set, the same for all devices with this seed and cycle."""
         if self.begin_ns is not None and seed == FIRST_SEED:
             return self
         begin_ns = random.Random(f"{seed} tempo").randrange(self.cycle_ns)
@@ -124,11 +124,11 @@ class Tempo:
 
     @property
     def least(self) -> float:
-        """How many times as long as usual batches took at the fastest moment."""
+        """The smallest factor on the usual batch times."""
         return min(1.0 if factor is None else factor for _, factor in self.steps)
 
     def factor(self, at_ns: int) -> float:
-        """How many times as long as usual a batch takes that begins then."""
+        """The factor on the usual time of a batch that starts at `at_ns`."""
         factor = _step_at(self.steps, (at_ns + (self.begin_ns or 0)) % self.cycle_ns)
         if factor is not None:
             return factor
@@ -137,12 +137,12 @@ class Tempo:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a target fares over time.
+    """The slow-downs and stalls of a target over time.
 
     Attributes:
         slow: Slow spells and drift.
-        stalls: From when until when nothing moves there, in order and apart.
-        tempo: What its pace is besides.
+        stalls: Spans in which nothing moves there, in order and disjoint.
+        tempo: Its pace apart from that; None if that pace is constant.
     """
 
     slow: Steps = ()
@@ -150,19 +150,19 @@ class Course:
     tempo: Tempo | None = None
 
     def factor(self, at_ns: int) -> float:
-        """How many times as long a batch takes that begins then."""
+        """The factor on the time of a batch that starts at `at_ns`."""
         slow = _step_at(self.slow, at_ns)
         return slow if self.tempo is None else slow * self.tempo.factor(at_ns)
 
     def freed_ns(self, at_ns: int) -> int:
-        """When something that should move then does."""
+        """When something that is to move at `at_ns` really does."""
         for from_ns, until_ns in self.stalls:
             if from_ns <= at_ns < until_ns:
                 return until_ns
         return at_ns
 
     def ends_ns(self, begun_ns: int, service_ns: int) -> int:
-        """When a batch is done, of which nothing gets done in a stall."""
+        """When a batch ends that makes no progress during stalls."""
         if self.slow or self.tempo is not None:
             service_ns = max(1, int(service_ns * self.factor(begun_ns)))
         end_ns = begun_ns + service_ns
@@ -181,7 +181,7 @@ def _step_at(steps: Sequence[tuple[int, _Factor]], at_ns: int) -> _Factor | floa
 
 
 class _Way:
-    """A link in use: what is sent waits for the bytes of what was sent before."""
+    """A link in use: bytes wait for the bytes sent before them."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -197,11 +197,11 @@ class FleetWorld:
     """The world of one fleet, for the simulator.
 
     Args:
-        links: By target id, for those that are far. Targets with the very same one share it.
-        courses: By target id, for those that do not fare evenly.
-        widths: By target id, for those that run several batches at once.
-        request_ns: By target id, for those that share a processor with the scheduler.
-        handover_ns: By target id, for those that don't begin at once what comes.
+        links: By target id, for far targets. Targets with the identical link share it.
+        courses: By target id, for targets with slow-downs, stalls or a tempo.
+        widths: By target id, for targets that run several batches at once.
+        request_ns: By target id, for targets that share a processor with the scheduler.
+        handover_ns: By target id, for targets that don't begin an arriving batch at once.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class FleetWorld:
         request_ns: Mapping[str, int],
         handover_ns: Mapping[str, int],
     ) -> None:
-        """Takes them as they are."""
+        """Makes one queue for each link."""
         ways = {id(link): _Way(link) for link in links.values()}
         self._ways = {target_id: ways[id(link)] for target_id, link in links.items()}
         self._courses = courses
@@ -229,7 +229,7 @@ class FleetWorld:
         return target_id in self._ways
 
     def lands_ns(self, target_id: str, size_bytes: int, sent_ns: int) -> int:
-        """As in `World`. A stall of a target that is far is one of its link."""
+        """As in `World`. A stall of a far target is a stall of its link."""
         left_ns = self._freed_ns(target_id, sent_ns)
         return self._ways[target_id].lands_ns(size_bytes, left_ns)
 
@@ -268,12 +268,12 @@ class Incident:
     """Something that happens to a target.
 
     Attributes:
-        at_ns: When.
-        target_id: To which.
-        what: `down` and `up` are told to the scheduler; `stall` and `slow` are not.
-        for_ns: How long a stall or a slow spell lasts; None is for ever. How long until a target
-            that is down says that it will be back; None is that it says nothing.
-        factor: How many times as long everything takes that is slow.
+        at_ns: The time.
+        target_id: The target.
+        what: `down` and `up` are reported to the scheduler; `stall` and `slow` are not.
+        for_ns: How long a stall or a slow spell lasts; None is for ever. For a target that goes
+            down, the time after which it is announced to be back; None announces nothing.
+        factor: For a slow spell, the factor on all times.
     """
 
     at_ns: int
@@ -286,7 +286,7 @@ class Incident:
 def course_of(
     script: Sequence[Incident], target_id: str, drift: Sequence[tuple[int, float]]
 ) -> Course:
-    """How a target fares, by a script and by the drift that is its own."""
+    """The course of a target, from the script and the target's own drift."""
     own = [incident for incident in script if incident.target_id == target_id]
     spells = [
         (i.at_ns, FAR_NS if i.for_ns is None else i.at_ns + i.for_ns, i.factor)
@@ -305,7 +305,7 @@ def course_of(
 
 
 def spans_up(script: Sequence[Incident], target_id: str) -> list[tuple[int, int]]:
-    """From when until when a target is up, without losing what it runs."""
+    """The spans in which a target is up without losing what it runs."""
     spans: list[tuple[int, int]] = []
     since: int | None = -FAR_NS
     for incident in script:
@@ -316,7 +316,7 @@ def spans_up(script: Sequence[Incident], target_id: str) -> list[tuple[int, int]
             since = None
         elif incident.what == "up":
             if since is not None and since < incident.at_ns:
-                spans.append((since, incident.at_ns))  # A replacement loses what is running.
+                spans.append((since, incident.at_ns))  # a replacement loses what is running
             since = incident.at_ns
     if since is not None:
         spans.append((since, FAR_NS))
@@ -326,10 +326,10 @@ def spans_up(script: Sequence[Incident], target_id: str) -> list[tuple[int, int]
 def without_stalls(
     up: Sequence[tuple[int, int]], course: Course, longest_ns: int
 ) -> list[tuple[int, int]]:
-    """The spans without stalls, each longer by the longest batch.
+    """Cuts stalls out of the spans, except for the length of the longest batch at their start.
 
-    What a batch that a stall interrupts would get done after it is so reckoned before it, which
-    is never too late.
+    A batch that a stall interrupts does the rest of its work after the stall. Here that rest is
+    counted at the start of the stall, which is never too late.
     """
     longest_ns = int(longest_ns * max([1.0, *(factor for _, factor in course.slow)]) + 1)
     spans = deque(up)

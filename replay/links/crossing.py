@@ -14,22 +14,22 @@ from replay.links.stream import Stream, reset
 
 
 class Crossing:
-    """A connection: from who asked for it, over the link, to where it leads.
+    """A connection from its caller, over the link, to the link's destination.
 
     Args:
-        up: The direction of what the caller sends.
-        down: That of what comes back.
-        seed: Of its luck.
-        timer: Wakes it.
-        on_begun: Called once when the caller's end is there.
-        on_gone: Called once when nothing is left of it.
+        up: The direction from the caller.
+        down: The direction back to the caller.
+        seed: The seed of its jitter and losses.
+        timer: The timer that wakes it.
+        on_begun: Called once when the caller's end is connected.
+        on_gone: Called once when both ends are gone.
 
     Attributes:
-        dial_ns: When the other end hears of it.
+        dial_ns: When the connection to the destination is opened.
         up: What the caller sends.
         down: What comes back.
         near: The caller's end.
-        far: The other end.
+        far: The destination's end.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Crossing:
         on_begun: Callable[[Crossing], None],
         on_gone: Callable[[Crossing], None],
     ) -> None:
-        """Begins now, without a connection at either end."""
+        """Begins now, with neither end connected."""
         began_ns = time.monotonic_ns()
         self.dial_ns = began_ns + up.delay_ns(began_ns)
         opens_ns = self.dial_ns + down.delay_ns(began_ns)
@@ -52,7 +52,7 @@ class Crossing:
         self._on_gone = on_gone
 
     def break_off(self) -> None:
-        """Breaks it at both ends at once."""
+        """Resets both ends at once."""
         for end in (self.near, self.far):
             if end.transport is not None:
                 reset(end.transport)
@@ -69,16 +69,16 @@ class Crossing:
 
 
 class End(asyncio.BufferedProtocol):
-    """Where a connection enters or leaves the link.
+    """The point where a connection enters or leaves the link.
 
     Args:
-        out: The stream of what is read here.
-        back: The stream of what is written here.
-        on_lost: Called once when the connection is gone at this end.
-        on_made: Called once when it is there.
+        out: The stream of bytes read here.
+        back: The stream of bytes written here.
+        on_lost: Called once when the connection is lost at this end.
+        on_made: Called once when it is made.
 
     Attributes:
-        transport: What it reads from and writes to; None before it is there and after it is lost.
+        transport: The transport it reads and writes; None before it is made and after it is lost.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class End(asyncio.BufferedProtocol):
         on_lost: Callable[[], None],
         on_made: Callable[[], None] = lambda: None,
     ) -> None:
-        """Waits for its transport."""
+        """Begins without a transport."""
         self._out = out
         self._back = back
         self._on_lost = on_lost
@@ -98,13 +98,13 @@ class End(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio calls it."""
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's only look like it
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's isn't a subclass
         self._out.begin_at(self.transport)
         self._back.end_at(self.transport)
         self._on_made()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """As asyncio calls it: room for no more than the link should take at once."""
+        """As asyncio calls it: room for no more than the link should take at a time."""
         return memoryview(self._buffer)[: self._out.most_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -126,7 +126,7 @@ class End(asyncio.BufferedProtocol):
         self._back.go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio calls it. The other end hears of it when the link tells."""
+        """As asyncio calls it. The other end learns of it after the link's delay."""
         self._out.leave_source()
         self._back.go_on()
         self._out.send(None)

@@ -1,4 +1,4 @@
-"""A TCP relay that lets bytes through as a link would: later, slower, and sometimes not at all."""
+"""A TCP relay that passes bytes on as a link would: later, slower, and sometimes not at all."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True)
 class LinkCounters:
-    """What has passed since the emulator began.
+    """Counts since the emulator began.
 
     Attributes:
-        up_bytes: Delivered to where the link leads.
-        down_bytes: Delivered to those who connected.
+        up_bytes: Bytes delivered to the destination.
+        down_bytes: Bytes delivered to callers.
         open: Connections that are open now.
-        connections: All that there were.
-        refused: Those that nobody took at the other end.
-        stalls: Losses, each a stall of one connection.
+        connections: All connections so far.
+        refused: Connections that the destination did not accept.
+        stalls: Losses, each of which stalled one connection.
     """
 
     up_bytes: int
@@ -45,25 +45,25 @@ class LinkCounters:
 class LinkEmulator:
     """Listens at one address, and carries each connection to another one over an emulated link.
 
-    All connections share the link's rate. What is sent arrives unchanged and in order, and TLS
-    passes as it is. A connection is taken at once, as the kernel does it, but opens at the other
-    end after the way there, and carries the caller's bytes after a round trip. Use it on a running
-    loop, with `async with`; what it adds to the delays is small while that loop is not busy.
+    All connections share the link's rate. Bytes arrive unchanged and in order, and TLS passes
+    through. A connection is accepted at once, as the kernel does it, but opens at the destination
+    after the one-way delay, and carries the caller's bytes after a round trip. Use it on
+    a running loop, with `async with`; it adds little to the delays while that loop is not busy.
 
     Args:
-        listen: Where to listen: `HOST:PORT` (0 takes a free one), `tcp://HOST:PORT` or
+        listen: Where to listen: `HOST:PORT` (0 takes a free port), `tcp://HOST:PORT` or
             `unix:///PATH`.
-        to: Where connections lead, in the same forms.
-        up: From those who connect to where it leads.
-        down: The way back.
-        outages: When nothing gets through, in both directions: (from, for) in seconds since it
-            began.
-        seed: Of jitter and losses: the n-th connection has the same luck with the same seed, as
-            far as it sends the same pieces.
+        to: The destination, in the same forms.
+        up: The direction from the callers to the destination.
+        down: The direction back.
+        outages: When nothing gets through in either direction: (start, length) in seconds since
+            the emulator began.
+        seed: The seed of jitter and losses. With the same seed the n-th connection has the same
+            ones, as long as it sends the same pieces.
 
     Raises:
-        AddressError: An address is none.
-        ValueError: An outage is none, or an address is one of TLS.
+        AddressError: An address is malformed.
+        ValueError: An outage is malformed, or an address is a TLS one.
         OSError: From `async with`: it can't listen there.
     """
 
@@ -77,11 +77,11 @@ class LinkEmulator:
         outages: Sequence[tuple[float, float]] = (),
         seed: int = 0,
     ) -> None:
-        """Takes note; `async with` begins."""
+        """Stores the settings; `async with` starts it."""
         self._listen = _parsed(listen)
         self._to = _parsed(to)
         if self._to.port == 0:
-            raise ValueError(f"{to!r}: connections lead to a port from 1 on")
+            raise ValueError(f"{to!r}: the destination needs a port, 1 or more")
         self._outages = _in_order(outages)
         self._seed = seed
         now_ns = time.monotonic_ns()
@@ -92,10 +92,10 @@ class LinkEmulator:
         self._resets = False
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # -- its life
+    # -- start and stop
 
     async def __aenter__(self) -> LinkEmulator:
-        """Listens."""
+        """Starts to listen."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._timer = PreciseTimer()
@@ -109,7 +109,7 @@ class LinkEmulator:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Breaks every connection off, and listens no more."""
+        """Resets every connection, and stops listening."""
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -124,7 +124,7 @@ class LinkEmulator:
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port that it took: `tcp://HOST:PORT` or `unix:///PATH`."""
+        """Where it listens, with the actual port: `tcp://HOST:PORT` or `unix:///PATH`."""
         if self._listen.scheme == "unix":
             return str(self._listen)
         host, port = self._server.sockets[0].getsockname()[:2]
@@ -141,11 +141,11 @@ class LinkEmulator:
         except OSError as error:
             raise no_listening(where, error) from None
 
-    # -- what it does to what passes
+    # -- the link
 
     @property
     def up(self) -> OneWay:
-        """From those who connect to where it leads; a new value counts for what is sent then."""
+        """The direction from the callers; a new value applies to what is sent from then on."""
         return self._up.way
 
     @up.setter
@@ -154,7 +154,7 @@ class LinkEmulator:
 
     @property
     def down(self) -> OneWay:
-        """The way back; a new value counts for what is sent then."""
+        """The direction back; a new value applies to what is sent from then on."""
         return self._down.way
 
     @down.setter
@@ -162,12 +162,12 @@ class LinkEmulator:
         self._down.way = way
 
     def outage(self, direction: Direction = "both", *, reset: bool = False) -> None:
-        """Lets nothing through from now on: connections hang, and new ones too.
+        """Lets nothing through from now on: existing and new connections hang.
 
         Args:
-            direction: Or in one direction alone.
-            reset: Break off all connections, and each new one; that is what a box in between does
-                that has lost its memory of them.
+            direction: One direction alone, or both.
+            reset: Reset all connections, and each new one, as a box on the way does that has lost
+                its connection table.
         """
         self._resets = reset
         now_ns = time.monotonic_ns()
@@ -181,9 +181,9 @@ class LinkEmulator:
             crossing.down.pace()
 
     def restore(self, direction: Direction = "both") -> None:
-        """Ends an outage. What was on its way goes on from where it was, as does the queue.
+        """Ends an outage. Bytes on their way continue from where they were, as does the queue.
 
-        TCP itself would send again only when its timeout, which doubles, next ends.
+        TCP itself would send again only when its retransmission timeout, which doubles, expires.
         """
         self._resets = False
         now_ns = time.monotonic_ns()
@@ -196,17 +196,17 @@ class LinkEmulator:
 
     @property
     def is_out(self) -> bool:
-        """Whether nothing gets through in some direction."""
+        """Whether nothing gets through in at least one direction."""
         return self._up.cut_ns is not None or self._down.cut_ns is not None
 
     @property
     def rtt_ms(self) -> float:
-        """The round trip of something small now, without jitter and queue."""
+        """The round trip of a small message now, without jitter and queueing."""
         now_ns = time.monotonic_ns()
         return (self._up.delay_ns(now_ns) + self._down.delay_ns(now_ns)) / 1e6
 
     def counters(self) -> LinkCounters:
-        """What has passed so far."""
+        """The counts so far."""
         return LinkCounters(
             up_bytes=self._up.passed_bytes,
             down_bytes=self._down.passed_bytes,
@@ -274,7 +274,9 @@ class LinkEmulator:
 def _parsed(place: str) -> Address:
     address = parse_address(place if "://" in place else f"tcp://{place}")
     if address.scheme == "tls":
-        raise ValueError(f"{place!r}: TLS passes as it is: {str(address).replace('tls', 'tcp', 1)}")
+        raise ValueError(
+            f"{place!r}: TLS passes as it is, so give {str(address).replace('tls', 'tcp', 1)}"
+        )
     return address
 
 
@@ -283,9 +285,13 @@ def _in_order(outages: Sequence[tuple[float, float]]) -> list[tuple[float, float
     for from_s, for_s in ordered:
         if not (math.isfinite(from_s + for_s) and from_s >= 0 and for_s > 0):
             raise ValueError(
-                f"an outage begins at 0 s or later and lasts, not {from_s:g}+{for_s:g}"
+                "an outage begins at 0 s or later and lasts more than 0 s, "
+                f"not {from_s:g}+{for_s:g}"
             )
     for (from_s, for_s), (then_s, _) in pairwise(ordered):
         if from_s + for_s > then_s:
-            raise ValueError(f"the outage {from_s:g}+{for_s:g} isn't over at {then_s:g} s")
+            raise ValueError(
+                f"the outage {from_s:g}+{for_s:g} isn't over at {then_s:g} s, "
+                "when the next one begins"
+            )
     return ordered

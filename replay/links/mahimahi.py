@@ -1,9 +1,9 @@
 """Capacity from mahimahi's packet-delivery files.
 
-Each line is a millisecond in which one packet of 1,500 bytes can be delivered; the last is also
-the file's length, after which it repeats. Here the bytes of a line flow evenly through the
-millisecond that ends with it, so a transfer of any size has a time of its own, at most 1 ms before
-mahimahi would deliver its last packet.
+Each line is a millisecond in which one packet of 1,500 bytes can be delivered. The last line is
+also the length of the file, after which it repeats. Here the bytes of a line flow evenly through
+the millisecond that ends with it, so that transfer times vary smoothly with the size. A transfer
+ends at most 1 ms before mahimahi would deliver its last packet.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _EXPECTED = "the ms of a packet's delivery, a whole number"
 
 
 def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
-    """Reads a whole file; an interval has no meaning here.
+    """Reads a whole file; an interval is refused.
 
     Raises:
-        TraceError: It isn't rising whole numbers, or its last is 0.
+        TraceError: The lines aren't rising whole numbers, or the last one is 0.
+        ValueError: An interval is given.
     """
     if interval_s is not None:
         raise ValueError("mahimahi's files are in ms: they take no interval_s")
@@ -32,7 +33,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
     at_0 = end_ms = 0
     for ms, packets in _deliveries(lines):
         if ms == 0:
-            # Time 0 is also the end of the round before.
+            # Time 0 is also the end of the previous round.
             at_0 = packets
             continue
         if ms - 1 > end_ms:

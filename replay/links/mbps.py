@@ -1,4 +1,4 @@
-"""Capacity from a list of bandwidths in 10^6 bits per second, one a line."""
+"""Capacity from a list of bandwidths in 10^6 bits per second, one per line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from replay.links.trace import Capacity, LinkTrace
 from replay.readers.lines import Lines, TraceError
 
 MOST_MBPS = 1e7
-"""Ten terabits: above it a number is no bandwidth."""
+"""Ten terabits per second; a number above this can't be a bandwidth."""
 
 _EXPECTED = "a bandwidth in Mbps"
 
 
 def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
-    """Reads a whole list; each bandwidth holds for `interval_s`, a second unless given.
+    """Reads a whole list; each bandwidth holds for `interval_s`, by default a second.
 
     Raises:
-        TraceError: It isn't numbers from 0, or all are 0.
+        TraceError: The lines aren't numbers from 0, or all of them are 0.
     """
     interval_ns = round((interval_s or 1.0) * 1e9)
     sizes = array("q")
@@ -26,7 +26,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
         mbps = lines.number_from_0(line.strip(), "the bandwidth")
         if mbps > MOST_MBPS:
             raise lines.error(f"the bandwidth is {line.strip()}", f"at most {MOST_MBPS:g} Mbps")
-        # What a rate has beyond whole bytes is carried on.
+        # Fractions of bytes carry over.
         due += mbps * interval_ns / 8e3
         sizes.append(round(due) - given)
         given = round(due)

@@ -11,12 +11,12 @@ from replay.links.opening import open_links
 from replay.links.trace import LinkTrace
 
 SEGMENT_BYTES = 1448
-"""What TCP puts into a packet of 1,500 bytes; each is lost or not on its own."""
+"""TCP's payload in a packet of 1,500 bytes; each packet is lost or not on its own."""
 
 MOST_READ_BYTES = 1 << 16
 _GRAIN_NS = 1_000_000
 _ATTEMPTS = 300
-"""Sent again so often at most: a minute at the usual timeout."""
+"""The most retransmissions of a piece: a minute at the usual timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class OneWay:
     """Constants and recordings of one direction.
 
     Attributes:
-        delay_ms: The way of anything, however small, in milliseconds.
-        jitter_ms: Each piece takes `delay_ms` give or take up to this much, evenly spread, never
-            less than 0; as with netem's `delay`. What was sent first arrives first all the same.
+        delay_ms: The delay of everything, however small, in milliseconds.
+        jitter_ms: Each piece takes `delay_ms` plus or minus up to this much, uniformly, but never
+            less than 0, as with netem's `delay`. Bytes still arrive in the order sent.
         mbps: 10^6 bits per second, shared by all connections; None is no limit.
-        loss: The chance of each packet to be lost, at least 0 and below 1.
+        loss: The probability of each packet to be lost, at least 0 and below 1.
         stall_ms: What a loss costs a connection: the retransmission timeout; 200 is Linux' least.
-        trace: A recording. Half of its round trip comes on top of `delay_ms`; while its probes are
-            lost so is all else; its capacity is the rate. It repeats.
+        trace: A recording, which repeats. Half of its round trip is added to `delay_ms`; while its
+            probes are lost, everything is; its capacity is the rate.
 
     Raises:
-        ValueError: A number is out of its range, or there are two rates.
+        ValueError: A number is out of range, or there are two rates.
     """
 
     delay_ms: float = 0.0
@@ -56,7 +56,7 @@ class OneWay:
         if self.mbps is not None and not (math.isfinite(self.mbps) and self.mbps > 0):
             raise ValueError(f"mbps is above 0, or None for no limit, not {self.mbps!r}")
         if self.mbps is not None and self.trace is not None and self.trace.capacity is not None:
-            raise ValueError("the recording has a capacity: there is no mbps beside it")
+            raise ValueError("the recording has a capacity, so mbps can't be given too")
 
     @classmethod
     def half(
@@ -74,64 +74,64 @@ class OneWay:
 
         Args:
             rtt_ms: The round trip; half of it is this direction's delay.
-            jitter_ms: That of the round trip; half of it is this direction's.
+            jitter_ms: The jitter of the round trip; half of it is this direction's.
             *recordings: Files that `open_links` reads: one of a delay, one of a capacity, or both.
-            format: Theirs, as in `open_links`.
-            interval_s: Between their samples, as in `open_links`.
+            format: Their format, as in `open_links`.
+            interval_s: Time between their samples, as in `open_links`.
             mbps: As in `OneWay`.
             loss: As in `OneWay`.
             stall_ms: As in `OneWay`.
 
         Raises:
-            ValueError: As `OneWay` and `open_links` do.
+            ValueError: As in `OneWay` and `open_links`.
         """
         trace = open_links(recordings, format, interval_s=interval_s) if recordings else None
         return cls(rtt_ms / 2, jitter_ms / 2, mbps, loss, stall_ms, trace)
 
     @property
     def bps(self) -> float:
-        """The usual rate in bits per second; infinite without a limit."""
+        """The mean rate in bits per second; infinite without a limit."""
         if self.trace is not None and self.trace.capacity is not None:
             return self.trace.capacity.mean_bps
         return self.mbps * 1e6 if self.mbps is not None else math.inf
 
     @property
     def grain_bytes(self) -> int:
-        """So much is sent at a time, that connections take turns about every millisecond."""
+        """The bytes sent at a time, so that connections take turns about every millisecond."""
         rate_bytes = min(self.bps * _GRAIN_NS / 8e9, MOST_READ_BYTES)
         return max(SEGMENT_BYTES, int(rate_bytes))
 
     def delay_ns(self, at_ns: int) -> int:
-        """The way of something small at a time of the recording, without jitter."""
+        """The delay of a small message at a time of the recording, without jitter."""
         recorded_ns = self.trace.rtt_ns(at_ns) // 2 if self.trace is not None else 0
         return round(self.delay_ms * 1e6) + recorded_ns
 
     def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
-        """How long the link is taken by so many bytes from then on."""
+        """How long `size_bytes` occupy the link, from `at_ns` on."""
         if self.mbps is not None:
             return round(size_bytes * 8e3 / self.mbps)
         return self.trace.transfer_ns(at_ns, size_bytes) if self.trace is not None else 0
 
     def lost(self, at_ns: int, packets: int, chance: random.Random) -> bool:
-        """Whether one of so many packets, sent then, doesn't arrive."""
+        """Whether at least one of several packets, sent at `at_ns`, is lost."""
         if self.trace is not None and self.trace.lost(at_ns):
             return True
         return self.loss > 0 and chance.random() >= (1 - self.loss) ** packets
 
 
 class Carrier:
-    """One direction at work: says when what is sent will be there. It has no clock of its own.
+    """One direction in use: computes when what is sent arrives. It has no clock of its own.
 
     Args:
-        way: What it does; may be replaced at any time, for what is sent from then on.
+        way: The link's properties; may be replaced at any time, for what is sent from then on.
         origin_ns: When the recording begins.
 
     Attributes:
         way: As given.
-        free_ns: When all that was sent so far is through the narrowest part.
-        cut_ns: Since when nothing gets through; None while the link is whole.
-        stalls: How many losses there were.
-        passed_bytes: So many were delivered.
+        free_ns: When everything sent so far has left the bottleneck.
+        cut_ns: The time since which nothing gets through; None while the link works.
+        stalls: Number of losses.
+        passed_bytes: Number of bytes delivered.
     """
 
     def __init__(self, way: OneWay, origin_ns: int) -> None:
@@ -144,13 +144,13 @@ class Carrier:
         self._origin_ns = origin_ns
 
     def arrival_ns(self, now_ns: int, size_bytes: int, chance: random.Random) -> int:
-        """Sends so many bytes behind all before them; when they are at the other end.
+        """Sends bytes behind all earlier ones, and returns when they arrive at the other end.
 
         Args:
             now_ns: When they are handed over.
-            size_bytes: How many.
-            chance: Decides about jitter and loss; one for each connection, so that connections
-                don't share their luck.
+            size_bytes: How many there are.
+            chance: Random numbers for jitter and loss, separate for each connection, so that
+                connections don't share their losses.
         """
         way = self.way
         begun_ns = max(self.free_ns, now_ns)
@@ -161,7 +161,7 @@ class Carrier:
             if not way.lost(sent_ns - self._origin_ns, packets, chance):
                 break
             self.stalls += 1
-            packets = 1  # the others are there already
+            packets = 1  # the others have arrived
             sent_ns += round(way.stall_ms * 1e6)
         delay_ns = way.delay_ns(sent_ns - self._origin_ns)
         if way.jitter_ms:
@@ -169,16 +169,16 @@ class Carrier:
         return sent_ns + max(0, delay_ns)
 
     def delay_ns(self, now_ns: int) -> int:
-        """The way of something small, without jitter and queue."""
+        """The delay of a small message, without jitter and queueing."""
         return self.way.delay_ns(now_ns - self._origin_ns)
 
     def cut(self, now_ns: int) -> None:
-        """From now on nothing moves."""
+        """Lets nothing through from now on."""
         if self.cut_ns is None:
             self.cut_ns = now_ns
 
     def restore(self, now_ns: int) -> int:
-        """All goes on from where it was; by how many nanoseconds it is later."""
+        """Continues from where everything was; returns how many ns later it all is now."""
         if self.cut_ns is None:
             return 0
         shift_ns, self.cut_ns = now_ns - self.cut_ns, None

@@ -1,4 +1,4 @@
-"""Opening a recording of a link, of any known format."""
+"""Opens a recording of a link in any known format."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LINK_FORMATS: dict[str, Callable[[Lines, float | None], LinkTrace]] = {
 """The known formats by name."""
 
 _LOOK = 1000
-"""So many lines are looked at to tell a format."""
+"""The most lines that are read to recognise a format."""
 
 _SURE = 50
-"""So many whole numbers that never go back are taken for times and not for bandwidths."""
+"""At least this many non-decreasing whole numbers are taken for times rather than bandwidths."""
 
 _KNOWN = "the output of ping, a mahimahi file (rising ms, one a line) or a list of Mbps, one a line"
 
@@ -31,17 +31,17 @@ def open_link(
 ) -> LinkTrace:
     """Reads a recording of a link into memory.
 
-    Mahimahi's files and lists of bandwidths are both numbers. A fraction or a step back is one of
-    bandwidths; 50 or more whole numbers that rise and never go back are mahimahi's; anything else
-    has to be named.
+    Mahimahi's files and lists of bandwidths both consist of numbers. A fraction or a decrease
+    means bandwidths; 50 or more whole numbers that rise and never decrease are mahimahi's. In all
+    other cases the format has to be given.
 
     Args:
         path: A file, plain or gzip.
-        format: One of `LINK_FORMATS`; None tells it by the first lines.
+        format: One of `LINK_FORMATS`; None recognises it by the first lines.
         interval_s: Seconds between the samples, for ping and mbps.
 
     Raises:
-        ValueError: The format isn't known, or the interval is none for it.
+        ValueError: The format isn't known, or the interval is out of range or not for this format.
         TraceError: The file can't be read as the recording of a link.
     """
     if format is not None and format not in LINK_FORMATS:
@@ -59,13 +59,15 @@ def open_links(
     """Reads a recording of a link, or one of its delay and one of its capacity.
 
     Args:
-        paths: One or two.
-        format: As in `open_link`. Of two, one is ping's, which tells itself: it is the other's.
-        interval_s: As in `open_link`. Of two, mahimahi's has its times in it.
+        paths: One or two files.
+        format: As in `open_link`. Of two files one is ping's, which is always recognised; the
+            format is then that of the other one.
+        interval_s: As in `open_link`. Of two files it is for those that aren't mahimahi's, which
+            has times of its own.
 
     Raises:
-        ValueError: As `open_link` and `join` do.
-        TraceError: As `open_link` does.
+        ValueError: As in `open_link` and `join`.
+        TraceError: As in `open_link`.
     """
     if len(paths) == 1:
         return open_link(paths[0], format, interval_s=interval_s)
@@ -78,10 +80,10 @@ def open_links(
 
 
 def link_format(path: Path | str) -> str:
-    """One of `LINK_FORMATS`, told by the first lines of a recording.
+    """The format of a recording, recognised by its first lines: one of `LINK_FORMATS`.
 
     Raises:
-        TraceError: They don't tell.
+        TraceError: The format can't be recognised.
     """
     with open_lines(path) as lines:
         return _recognised(lines)
@@ -107,7 +109,7 @@ def _recognised(lines: Lines) -> str:
         try:
             numbers.append(float(line))
         except ValueError:
-            # The reader of numbers will name the line, unless it is the first.
+            # The reader of the format reports the line, unless it is the first.
             break
         if "." in line or numbers[-1] < numbers[-2:][0]:
             return "mbps"

@@ -1,9 +1,9 @@
 """Round trips and losses from the raw output of `ping`.
 
-A sequence number that never came back is a loss: in the middle, and with the first and last lines
-of the output at the ends too. Probes are one interval apart: as given, else as the summary tells
-(its time over its count), else a second. Runs that were appended to one log follow each other
-without the time between them, and have one interval.
+A sequence number without a reply is a loss. Losses at the ends are known only if the first and last
+lines of ping's output are there. Probes are one interval apart: the given one, else that of the
+summary (its time over its count), else a second. Runs that were appended to one log follow each
+other without the time between them, and have the same interval.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from replay.links.trace import LOST, Delay, LinkTrace
 from replay.readers.lines import Lines, TraceError, shown
 
 MOST_SAMPLES = 50_000_000
-"""More than a year and a half at one a second."""
+"""More than a year and a half at one per second."""
 
 _DEFAULT_INTERVAL_S = 1.0
 _ALIKE = 1.5
-"""By so many times at most do intervals of runs differ that were asked for alike."""
+"""Measured intervals of runs with the same setting differ by at most this factor."""
 
 _WRAP = 1 << 16
 """A sequence number has 16 bits on the wire."""
@@ -30,10 +30,10 @@ _LOOKS_LIKE = "64 bytes from 192.0.2.1: icmp_seq=1 ttl=64 time=14.4 ms"
 
 
 def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
-    """Reads a whole log; lines that tell of no reply are left out.
+    """Reads a whole log; lines that are no reply are skipped.
 
     Raises:
-        TraceError: There is no reply in it, or one that can't be understood.
+        TraceError: There is no reply in it, or one that can't be parsed.
     """
     samples: array[int] = array("q")
     base: int | None = None
@@ -45,7 +45,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
             begun, base, first = True, None, len(samples)
         elif (summary := _SUMMARY.search(line)) is not None:
             sent, total_ms = summary.groups()
-            # A log that was cut at its start has fewer samples than were sent.
+            # A log without its first lines has fewer samples than were sent.
             if begun:
                 _pad(lines, samples, first + int(sent))
             if interval_s is None and total_ms and int(total_ms) and int(sent) > 1:
@@ -54,12 +54,12 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
             sequence, rtt_ns = _reply(lines, line)
             if base is None:
                 base = last = min(sequence, 1) if begun else sequence
-            # Back by less than half the numbers there are is late, not once around.
+            # Back by less than half the number range is a late reply, not a wrap-around.
             step = (sequence - last + _WRAP // 2) % _WRAP - _WRAP // 2
             last = max(last, last + step)
             place = first + last + min(step, 0) - base
             _pad(lines, samples, place + 1)
-            # The first answer counts, a duplicate doesn't.
+            # The first reply counts, duplicates don't.
             if place >= first and samples[place] == LOST:
                 samples[place] = rtt_ns
     if max(samples, default=LOST) == LOST:
@@ -71,7 +71,7 @@ def read(lines: Lines, interval_s: float | None = None) -> LinkTrace:
 
 
 class _Pace:
-    """How far apart the probes of a log's runs are, which must be alike."""
+    """The interval between probes over all runs of a log, which must be about the same."""
 
     def __init__(self) -> None:
         self.total_ms = self.gaps = 0

@@ -1,4 +1,4 @@
-"""Waking an event loop to some microseconds, which its own timers can't: epoll counts in ms."""
+"""Wakes an event loop to within microseconds; its own timers can't, since epoll counts in ms."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class _Itimerspec(ctypes.Structure):
 
 
 class PreciseTimer:
-    """Calls functions at times of `time.monotonic_ns`, with one timerfd(2) on the running loop."""
+    """Calls functions at times of `time.monotonic_ns`, by one timerfd(2) on the running loop."""
 
     def __init__(self) -> None:
-        """Begins with nothing to call.
+        """Begins with no calls.
 
         Raises:
-            OSError: The system has no timerfd, or no descriptor left.
+            OSError: The system has no timerfd, or no descriptor is left.
         """
         self._libc = ctypes.CDLL(None, use_errno=True)
         try:
@@ -49,14 +49,14 @@ class PreciseTimer:
         self._loop.add_reader(self._fd, self._fired)
 
     def call_at(self, at_ns: int, call: Callable[[], None]) -> None:
-        """Calls it then, or as soon as the loop is free after that; never once it is closed."""
+        """Calls a function at a time, or once the loop is free after it; never after `close`."""
         if self._closed:
             return
         heapq.heappush(self._calls, (at_ns, next(self._numbers), call))
         self._set()
 
     def close(self) -> None:
-        """Calls nothing any more."""
+        """Drops all calls, and accepts no more."""
         self._closed = True
         self._calls.clear()
         self._loop.remove_reader(self._fd)
@@ -70,14 +70,14 @@ class PreciseTimer:
         try:
             while self._calls and self._calls[0][0] <= now_ns:
                 heapq.heappop(self._calls)[2]()
-        finally:  # one that fails takes no other with it
+        finally:  # a call that fails must not hold up the others
             self._set()
 
     def _set(self) -> None:
         if not self._calls or self._calls[0][0] == self._set_ns:
             return
         self._set_ns = self._calls[0][0]
-        # A time of 0 would disarm it.
+        # A time of 0 would disarm the timer.
         seconds, ns = divmod(max(1, self._set_ns), _NS)
         value = _Itimerspec(_Timespec(0, 0), _Timespec(seconds, ns))
         self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(value), None)

@@ -14,15 +14,15 @@ from replay.links.one_way import Carrier
 from replay.links.precise_timer import PreciseTimer
 
 WINDOW_BYTES = 4 << 20
-"""So much may be on its way in one direction of a connection, as with TCP's own window."""
+"""The most bytes on their way in one direction of a connection, like TCP's own window."""
 
 QUEUE_NS = 20_000_000
-"""So long may what is handed over wait for the link's rate; then its senders are held back."""
+"""How long bytes may queue for the link's rate before their senders are held back."""
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 Chunk = tuple[int, bytes | None]
-"""When it is due at the other end, and the bytes; b"" is their end, None a broken connection."""
+"""When it is due at the other end, and the bytes; b"" is the end of stream, None a reset."""
 
 
 class Stream:
@@ -30,14 +30,14 @@ class Stream:
 
     Args:
         carrier: The direction of the link, shared by all connections.
-        chance: Decides about this stream's jitter and losses.
-        timer: Wakes it.
-        opens_ns: Before it nothing is sent: a connection takes a round trip to open.
-        on_end: Called when its end was delivered.
+        chance: Random numbers for this stream's jitter and losses.
+        timer: The timer that wakes it.
+        opens_ns: Nothing is sent before this time, since a connection takes a round trip to open.
+        on_end: Called when the end of the stream was delivered.
 
     Attributes:
         carrier: As given.
-        ended: Its end was delivered.
+        ended: Whether the end of the stream was delivered.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Stream:
         opens_ns: int,
         on_end: Callable[[], None],
     ) -> None:
-        """Begins without ends."""
+        """Begins without a source or a sink."""
         self.carrier = carrier
         self._chance = chance
         self._timer = timer
@@ -65,41 +65,41 @@ class Stream:
         self._wake_ns = self._pace_ns = 0
         self.ended = False
 
-    # -- its ends
+    # -- source and sink
 
     def begin_at(self, source: asyncio.Transport) -> None:
-        """Takes its bytes from here."""
+        """Reads its bytes from this transport."""
         source.pause_reading()
         self._source = source
         self.pace()
 
     def end_at(self, sink: asyncio.Transport) -> None:
-        """Delivers its bytes there."""
+        """Delivers its bytes to this transport."""
         self._sink = sink
         self.deliver()
 
     def hold(self) -> None:
-        """The reader doesn't keep up."""
+        """Stops writing, since the reader doesn't keep up."""
         self._writable = False
 
     def go_on(self) -> None:
-        """The reader keeps up again."""
+        """Writes again, since the reader keeps up."""
         self._writable = True
         self.deliver()
 
     @property
     def most_bytes(self) -> int:
-        """So many are read at a time."""
+        """The most bytes to read at a time."""
         return self.carrier.way.grain_bytes
 
     # -- bytes in
 
     def send(self, data: bytes | None) -> None:
-        """Puts bytes, their end (b"") or a broken connection (None) on the link."""
+        """Puts bytes, the end of the stream (b"") or a reset (None) on the link."""
         self._held_bytes += len(data or b"")
         self._early.append(data)
         if self._source is not None and not self._reading:
-            self._source.pause_reading()  # uvloop reads once more
+            self._source.pause_reading()  # uvloop reads once more after a pause
         self._set_off()
 
     def _set_off(self) -> None:
@@ -120,7 +120,7 @@ class Stream:
         self.deliver()
 
     def pace(self) -> None:
-        """Reads on, or not: the link takes no more than it can hold."""
+        """Resumes or pauses reading, so that the link takes no more than it can hold."""
         source = self._source
         if source is None or source.is_closing():
             return
@@ -138,13 +138,13 @@ class Stream:
         self._reading = reading
 
     def leave_source(self) -> None:
-        """There is nothing to read from any more."""
+        """Forgets the source, which is gone."""
         self._source = None
 
     # -- bytes out
 
     def deliver(self) -> None:
-        """Writes what is due, and is called again when more is."""
+        """Writes what is due, and schedules itself for the next chunk."""
         now_ns = time.monotonic_ns()
         sink = self._sink
         if sink is not None and self.carrier.cut_ns is None:
@@ -170,7 +170,7 @@ class Stream:
     def _end(self, sink: asyncio.Transport) -> None:
         try:
             sink.write_eof()
-        except OSError:  # it was broken since its own end came, which nobody is told
+        except OSError:  # it broke after its own end of stream, which asyncio doesn't report
             reset(sink)
             return
         self.ended = True
@@ -182,14 +182,14 @@ class Stream:
             self._timer.call_at(due_ns, self.deliver)
 
     def later(self, shift_ns: int) -> None:
-        """Goes on after an outage: all that was on its way arrives so much later."""
+        """Continues after an outage: everything on its way arrives `shift_ns` later."""
         self._chunks = deque((due_ns + shift_ns, data) for due_ns, data in self._chunks)
         self._last_ns += shift_ns
         self._set_off()
 
 
 def reset(transport: asyncio.Transport) -> None:
-    """Breaks a connection: its peer gets an error and not an end, where that is TCP."""
+    """Resets a connection: over TCP its peer gets an error rather than an end of stream."""
     peer = transport.get_extra_info("socket")
     if peer is not None and peer.family != socket.AF_UNIX:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)

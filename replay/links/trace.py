@@ -1,4 +1,4 @@
-"""What a recorded link does at a time: round trips, losses, transfers. Its recording repeats."""
+"""What a recorded link does at a given time: round trips, losses, transfers. Recordings repeat."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from itertools import accumulate, chain, islice
 from operator import lt
 
 LOST = -1
-"""Stands for the round trip of a probe that never came back."""
+"""The round trip of a probe that was lost."""
 
 
 class Delay:
     """Round trips, sampled evenly in time. Each holds until the next.
 
-    While probes are lost the round trip is that of the last one that came back.
+    While probes are lost, the round trip is that of the last one that came back.
 
     Args:
-        rtts_ns: A round trip per sample, or `LOST`; at least one is none.
-        interval_ns: From one sample to the next.
+        rtts_ns: A round trip per sample, or `LOST`; at least one is not lost.
+        interval_ns: Time from one sample to the next.
 
     Attributes:
         interval_ns: As given.
@@ -29,7 +29,7 @@ class Delay:
     """
 
     def __init__(self, rtts_ns: Iterable[int], interval_ns: int) -> None:
-        """Fills the gaps that losses leave."""
+        """Fills the gaps of lost probes."""
         samples = array("q", rtts_ns)
         self._arrived = array("q", sorted(rtt_ns for rtt_ns in samples if rtt_ns != LOST))
         if not self._arrived or interval_ns <= 0:
@@ -44,19 +44,19 @@ class Delay:
 
     @property
     def period_ns(self) -> int:
-        """After this long it repeats."""
+        """The time after which it repeats."""
         return self.interval_ns * len(self._held)
 
     def rtt_ns(self, at_ns: int) -> int:
-        """The round trip of something small."""
+        """The round trip of a small message."""
         return self._held[at_ns // self.interval_ns % len(self._held)]
 
     def lost(self, at_ns: int) -> bool:
-        """Whether what is sent now is lost."""
+        """Whether what is sent at a time is lost."""
         return bool(self._lost[at_ns // self.interval_ns % len(self._lost)])
 
     def quantile_ns(self, quantile: float) -> int:
-        """A quantile of the round trips that came back, between two of them by proportion."""
+        """A quantile of the round trips that came back, linearly interpolated."""
         place = quantile * (len(self._arrived) - 1)
         below, above = self._arrived[math.floor(place)], self._arrived[math.ceil(place)]
         return round(below + (above - below) * (place % 1))
@@ -79,7 +79,7 @@ class Capacity:
 
     Attributes:
         period_ns: As given.
-        period_bytes: What it carries in that time.
+        period_bytes: The bytes that it carries in that time.
     """
 
     def __init__(self, starts_ns: Iterable[int], sizes: Iterable[int], period_ns: int) -> None:
@@ -100,7 +100,7 @@ class Capacity:
         return self.period_bytes * 8e9 / self.period_ns
 
     def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
-        """How long the link needs for so many bytes from then on, if nothing else is on it.
+        """How long the otherwise idle link needs for `size_bytes` from `at_ns` on.
 
         Exact in integers, rounded up to a nanosecond.
         """
@@ -114,12 +114,12 @@ class Capacity:
         carried = self._sums[piece] * width_ns + rate * (since_ns - self._knots_ns[piece])
         periods, rest = divmod(carried + size_bytes * width_ns, self.period_bytes * width_ns)
         if not rest:
-            # The last byte is through when the period's last piece that carries is, not later.
+            # The last byte is through at the end of the period's last piece that carries any.
             periods, rest = periods - 1, self.period_bytes * width_ns
         return periods * self.period_ns + self._when(rest, width_ns) - since_ns
 
     def _when(self, carried: int, unit: int) -> int:
-        """When in a period `carried / unit` bytes, above 0, are through."""
+        """When in a period `carried / unit` bytes, a number above 0, are through."""
         last = bisect_left(self._sums, -(-carried // unit)) - 1
         start_ns, end_ns = self._knots_ns[last], self._knots_ns[last + 1]
         rate = (self._sums[last + 1] - self._sums[last]) * unit
@@ -132,8 +132,8 @@ class LinkTrace:
     """A recorded link. The recording repeats without end.
 
     Attributes:
-        delay: Its round trips; None where only the capacity was recorded.
-        capacity: What it carries; None where only round trips were recorded.
+        delay: Its round trips; None if only the capacity was recorded.
+        capacity: Its capacity; None if only round trips were recorded.
     """
 
     delay: Delay | None = None
@@ -141,27 +141,27 @@ class LinkTrace:
 
     @property
     def loss(self) -> float:
-        """The share of what is sent that is lost; 0 where it wasn't recorded."""
+        """The share of what is sent that is lost; 0 if it wasn't recorded."""
         return self.delay.loss if self.delay else 0.0
 
     def rtt_ns(self, at_ns: int) -> int:
-        """The round trip of something small; 0 where it wasn't recorded."""
+        """The round trip of a small message; 0 if it wasn't recorded."""
         return self.delay.rtt_ns(at_ns) if self.delay else 0
 
     def lost(self, at_ns: int) -> bool:
-        """Whether what is sent then is lost; never where it wasn't recorded."""
+        """Whether what is sent at a time is lost; never if it wasn't recorded."""
         return self.delay is not None and self.delay.lost(at_ns)
 
     def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
-        """How long so many bytes take from then on, without the way; 0 where it wasn't recorded."""
+        """How long `size_bytes` occupy the link from `at_ns` on; 0 if it wasn't recorded."""
         return self.capacity.transfer_ns(at_ns, size_bytes) if self.capacity else 0
 
 
 def join(*links: LinkTrace) -> LinkTrace:
-    """One link with the delay of one recording and the capacity of another.
+    """Combines the delay of one recording and the capacity of another into one link.
 
     Raises:
-        ValueError: Two have a delay, or two a capacity.
+        ValueError: Two recordings have a delay, or two have a capacity.
     """
     delays = [link.delay for link in links if link.delay]
     capacities = [link.capacity for link in links if link.capacity]

@@ -1,4 +1,4 @@
-"""Requests of clients that wait for their answers, one by one as they are due on a real clock."""
+"""The requests of clients that wait for their answers, each when it is due on a real clock."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from replay.workloads import Clients
 
 
 class Turns:
-    """Whose turn it is.
+    """The turns of closed-loop clients.
 
     Args:
-        clients: Who asks.
+        clients: The clients.
         now_ns: The clock.
     """
 
     def __init__(self, clients: Clients, now_ns: Callable[[], int]) -> None:
-        """Nobody has asked."""
+        """Begins before the first request."""
         self._clients = clients
         self._now_ns = now_ns
         self._heard = asyncio.Event()
 
     def answered(self, at_ns: int) -> None:
-        """A request has ended."""
+        """Records that a request has ended."""
         self._clients.answered(at_ns)
         self._heard.set()
 
     async def numbered(self) -> AsyncIterator[tuple[int, Arrival]]:
-        """Each request when it is due, until nobody will ask any more."""
+        """Each request when it is due, until no client will ask any more."""
         number = 0
         loop = asyncio.get_running_loop()
         while (due_ns := self._clients.next_ns()) is not None or self._clients.out:
@@ -38,7 +38,7 @@ class Turns:
                 yield number, next(self._clients)
                 number += 1
                 continue
-            # Who is answered meanwhile may be due before who is due next.
+            # A client that is answered meanwhile may be due before the one that is next now.
             timer = None if left_s is None else loop.call_later(left_s, self._heard.set)
             await self._heard.wait()
             self._heard.clear()

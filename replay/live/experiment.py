@@ -14,14 +14,14 @@ from scheduler import Client, LaxityError
 CONNECT_TIMEOUT_S = 2.0
 
 _CACHED = "cache", "cache (running)", "cache (near)"
-"""The targets of what a box has in its cache, as `scheduler.Result.target` has it."""
+"""The targets of answers from a box's cache, as they appear in `scheduler.Result.target`."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while requests were sent; or its cause, as where a trace breaks off.
+    """Ctrl-C ended the run while requests were sent, or its `__cause__` did, e.g. a broken trace.
 
     Attributes:
-        result: What came of those that had ended.
+        result: The result over the requests that had ended.
     """
 
     def __init__(self, result: RunResult) -> None:
@@ -35,13 +35,13 @@ def play_experiment(
     """Sends an experiment's requests to a box, which decides by its own policy.
 
     Returns:
-        What came of it, and what to say of a generator that was late itself, of a policy that was
-        swapped meanwhile, or of a box that is gone.
+        The result, and warnings: the generator was late, the policy was swapped meanwhile, the box
+        is gone, or answers came from its cache.
 
     Raises:
         LaxityError: The box can't be reached.
-        Interrupted: Ctrl-C came when some requests had ended, or the source can't be read any
-            further.
+        Interrupted: After some requests had ended, Ctrl-C was pressed, or the source can't be read
+            any further.
         FleetError, TraceError, WorkloadError: The source can't be read at all.
     """
     policy = _label(_policy_of(url))
@@ -72,13 +72,13 @@ def play_experiment(
         if (now := _label(_policy_of(url))) != policy:
             warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
     except LaxityError as error:
-        # What came of the requests until then is known all the same.
+        # The results up to here are valid all the same.
         warnings.append(f"the box was gone at the end: {error}")
     if cached:
         warnings.append(
             f"the box had the answers to {cached:,} of {result.rows.seen:,} requests in its cache, "
-            "because each model is always sent the same; without `cache` in its configuration the "
-            "devices are measured"
+            "because each model is always sent the same inputs; to measure the devices, remove "
+            "`cache` from its configuration"
         )
     result.notes += warnings
     return result, warnings
@@ -97,7 +97,7 @@ def _label(policy: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """What an option is set to; a policy without options is its name."""
+    """The value of an option; a policy without options is its name."""
     if not isinstance(value, Mapping):
         return "null" if value is None else str(value)
     if value.keys() == {"name"}:
@@ -106,7 +106,7 @@ def _text(value: Any) -> str:
 
 
 def row_of(ending: LiveEnding) -> Row:
-    """A live ending as a row."""
+    """A live ending as a row of the results."""
     arrival = ending.arrival
     return Row(
         arrival.at_ns,

@@ -1,4 +1,4 @@
-"""Inputs for requests that are known by their class alone, from a box's model signatures."""
+"""Inputs for requests of which only the class is known, made from a box's model signatures."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
 
 Inputs = Callable[[RequestClass], Mapping[str, NDArray[Any]]]
-"""Makes the inputs of a request."""
+"""Makes the inputs of a request of a class."""
 
 MakeInputs = Callable[[Mapping[str, Any]], Inputs]
-"""Makes that from what the box says of its models, as `AsyncClient.models` returns it."""
+"""Makes such a function from the box's report of its models, as of `AsyncClient.models`."""
 
 _MOST_KEPT = 1024
 
 
 def random_inputs(models: Mapping[str, Any], seed: int = 0) -> Inputs:
-    """Floats from 0 to 1 by chance, the same for the same class and seed; zeros for the rest.
+    """Random floats from 0 to 1, the same for the same class and seed; zeros for other dtypes.
 
-    Integers are zeros because they may be indices, of which only the model knows the range.
+    Integers are zeros because they may be indices, whose range only the model knows.
     """
     return _RandomInputs(models, seed)
 
 
 class _RandomInputs:
-    """Inputs of the right names, dtypes and shapes, made once per class.
+    """Inputs with the right names, dtypes and shapes, made once per class.
 
-    A free dimension is as the class has it, or 1.
+    A free dimension has the size it has in the class, or 1.
     """
 
     def __init__(self, models: Mapping[str, Any], seed: int) -> None:
@@ -47,7 +47,7 @@ class _RandomInputs:
 
         Raises:
             ModelNotFound: The box has no such model.
-            InvalidInput: It takes other inputs than the class has.
+            InvalidInput: The model takes another number of inputs than the class has.
         """
         made = self._made.get(kind)
         if made is None:
@@ -75,7 +75,7 @@ class _RandomInputs:
 
 
 def _shape(spec: Mapping[str, Any]) -> list[int]:
-    """The smallest shape of an input, as a class has it."""
+    """The smallest shape of an input, in the form that a class uses."""
     sizes = [size or 1 for size in spec["shape"]]
     return [*sizes, 1] if spec["dtype"] == STRING else sizes
 

@@ -1,4 +1,4 @@
-"""What every open-loop generator does: send when it is time, whatever comes back, and note ends."""
+"""What open-loop generators share: sending on schedule, whatever comes back, and the outcomes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from scheduler import CancelledError
 T = TypeVar("T")
 
 SETTLE_S = 5.0
-"""How long after the last deadline an outcome may still come before it counts as missing."""
+"""How long after the last deadline an outcome may arrive before it counts as missing."""
 
 
 async def in_time(
     items: Iterable[T] | AsyncIterable[T], at_s: Callable[[T], float], now_s: Callable[[], float]
 ) -> AsyncIterator[T]:
-    """Each item when it is due; one that is overdue comes at once, and none is left out.
+    """Yields each item when it is due; an overdue one at once, and none is skipped.
 
     Args:
-        items: In order of time.
+        items: The items, in order of time.
         at_s: When an item is due.
         now_s: The clock, in seconds.
     """
     async for item in _each(items):
-        # Also when it is overdue, so that answers are read.
+        # Sleep even if the item is overdue, so that answers are read.
         await asyncio.sleep(max(0.0, at_s(item) - now_s()))
         yield item
 
@@ -40,7 +40,7 @@ async def _each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 async def settle(out: set[asyncio.Future[Any]], timeout_s: float) -> None:
-    """Waits for what is still out; cancels what is out after that, or when it is cancelled."""
+    """Waits for pending futures; cancels those left after the timeout, or if it is cancelled."""
     try:
         if out and timeout_s > 0:
             await asyncio.wait(out, timeout=timeout_s)
@@ -50,7 +50,7 @@ async def settle(out: set[asyncio.Future[Any]], timeout_s: float) -> None:
 
 
 def outcome_of(ended: asyncio.Future[Any]) -> tuple[str | None, str]:
-    """How a submitted request ended and why; no outcome where it was given up."""
+    """How a submitted request ended and why; the outcome is None if it was given up."""
     if ended.cancelled():
         return None, "given up"
     error = ended.exception()

@@ -1,7 +1,7 @@
-"""A live replay from several processes: each sends its share, and their ends are merged in time.
+"""A live replay from several processes: each sends its share, and their endings are merged in time.
 
-The parent deals the requests out a little ahead of time and merges what comes back. Both ways
-are bounded: a process asks for more requests when it has few left, and an end is passed on once
+The parent deals the requests out a little ahead of time, and merges the endings. Both directions
+are bounded: a process asks for more requests when it has few left, and an ending is passed on once
 no process can report an earlier one.
 """
 
@@ -36,10 +36,10 @@ from replay.simulator import Arrival
 from scheduler import AsyncClient, LaxityError
 
 HAND = 32
-"""Requests and ends that travel at once: unpacking so many takes a fraction of a millisecond."""
+"""The number of requests or endings per message; unpacking takes a fraction of a millisecond."""
 
 FEW = 8 * HAND
-"""A process that has fewer requests left asks for more."""
+"""A process with fewer requests left than this asks for more."""
 
 LEAD_NS = 100_000_000
 REPORT_S = 0.1
@@ -49,21 +49,21 @@ Numbered = tuple[int, Arrival]
 
 
 class LiveError(LaxityError):
-    """A process of a live replay has failed."""
+    """A process of a live replay failed."""
 
 
 # -- the parent
 
 
 class Crew:
-    """The processes that send.
+    """The processes that send requests.
 
     Args:
         url: As in `play_live`, like the rest.
-        token: Of the daemon.
-        make_inputs: Makes what to send.
-        processes: How many.
-        settle_s: For stragglers.
+        token: The daemon's token.
+        make_inputs: Makes the inputs of requests.
+        processes: Number of processes.
+        settle_s: How long to wait for stragglers.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Crew:
         processes: int,
         settle_s: float,
     ) -> None:
-        """Starts nothing yet."""
+        """Starts no process yet."""
         self._context = multiprocessing.get_context("spawn")
         self._given = url, token, make_inputs, settle_s
         self._count = processes
@@ -84,7 +84,7 @@ class Crew:
         self._ends: list[tuple[int, int, LiveEnding]] = []
 
     def play(self, arrivals: Iterable[Arrival], on_end: OnEnd, progress: OnProgress) -> LiveTally:
-        """Plays all; see `play_live`."""
+        """Plays all requests; see `play_live`."""
         self._source = enumerate(arrivals)
         self._on_end = on_end
         self.tally = LiveTally()
@@ -111,7 +111,7 @@ class Crew:
         return self.tally
 
     def _start(self, links: list[Connection[Any, Any]]) -> None:
-        """Waits until all are connected, so that none starts behind."""
+        """Waits until all processes are connected, so that none starts late."""
         for number, link in enumerate(links):
             if not link.poll(READY_S):
                 raise LiveError(f"process {number} was not ready after {READY_S:g} s")
@@ -138,7 +138,7 @@ class Crew:
         progress(self.tally)
 
     def _hear(self, number: int, link: Any) -> bool:
-        """Takes one message; False for the last one of a process."""
+        """Handles one message; returns False for the last one of a process."""
         try:
             kind, told = link.recv()
         except (EOFError, OSError):
@@ -158,7 +158,7 @@ class Crew:
         return bool(kind != "done")
 
     def _deal(self, number: int, link: Any) -> None:
-        """Gives a process its next requests; none are the last."""
+        """Sends a process its next requests; fewer than `HAND` are its last."""
         hand = self._hands[number]
         if len(hand) < HAND:
             for each in islice(self._source, self._count * HAND):
@@ -166,7 +166,7 @@ class Crew:
         link.send(("hand", [hand.popleft() for _ in range(min(HAND, len(hand)))]))
 
     def _pass_on(self) -> None:
-        """Passes on the ends before which none can come any more."""
+        """Passes on the endings that no process can precede any more."""
         mark_ns = min(self._marks)
         self.tally.elapsed_ns = max(self.tally.elapsed_ns, mark_ns if mark_ns < sys.maxsize else 0)
         while self._ends and self._ends[0][0] <= mark_ns:
@@ -185,7 +185,7 @@ def _work(
     try:
         run_precisely(_Member(link).play(url, token, make_inputs, settle_s))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
-        return  # The parent is gone, or ends all by itself.
+        return  # the parent is gone or is stopping
     except Exception as error:
         with suppress(OSError):
             try:
@@ -195,7 +195,7 @@ def _work(
 
 
 class _Member:
-    """One process that sends."""
+    """One process that sends requests."""
 
     def __init__(self, link: Any) -> None:
         self._link = link
@@ -211,7 +211,7 @@ class _Member:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._start: asyncio.Future[int] = loop.create_future()
-        # Sending may have to wait for the parent, which must not hold up the schedule.
+        # Sending may have to wait for the parent, which must not delay the schedule.
         sender = threading.Thread(target=self._send_all, name="ends")
         sender.start()
         reporting: asyncio.Future[None] | None = None

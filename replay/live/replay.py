@@ -1,8 +1,8 @@
 """Live replay: requests sent to a running daemon on a schedule, whatever comes back.
 
-Latency counts from when a request was due, not from when it was sent, and its deadline too: a
-generator that falls behind can't make the box look good (no coordinated omission). How far it
-did fall behind is measured and said.
+Latency and deadline count from when a request was due, not from when it was sent. A generator that
+falls behind therefore can't make the box look good (no coordinated omission). Its lag is measured
+and reported.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from scheduler.core.outcomes import Outcome
 T = TypeVar("T")
 
 TOLERATED_LAG_NS = 1_000_000
-"""A generator whose 99th percentile is later than this has changed the load that it should give."""
+"""A generator whose 99th percentile of lag is above this has changed the load it should produce."""
 
 TOLERATED_LAG_SHARE = 0.05
-"""The same as a share of the deadline."""
+"""The same limit as a share of the deadline."""
 
 PROGRESS_S = 0.5
 
 ANSWERED = (Outcome.COMPLETED.value, Outcome.LATE.value)
-"""The outcomes with a result."""
+"""The outcomes that carry a result."""
 
 _LEAD_NS = 20_000_000
 _SHORTEST_BUDGET_NS = 1_000
@@ -49,15 +49,15 @@ class LiveEnding:
 
     Attributes:
         number: Its place in the schedule, from 0.
-        arrival: What was due, and when.
+        arrival: The request that was due, and when.
         sent_ns: When it was sent.
         outcome: One of `Outcome`'s values, or the code of an error, such as `invalid_input`; None
-            where nothing came back.
-        at_ns: When that was known here.
-        target: Where it ran; None where there is no result.
-        variant: What ran; None where there is no result.
-        reason: Why there is no result, for people.
-        held_ns: How long the box says that it had the request; None where there is no result.
+            if nothing came back.
+        at_ns: When the ending was known here.
+        target: Where it ran; None without a result.
+        variant: The variant that ran; None without a result.
+        reason: Why there is no result, in words.
+        held_ns: How long the box says it held the request; None without a result.
     """
 
     number: int
@@ -72,17 +72,17 @@ class LiveEnding:
 
     @property
     def intended_ns(self) -> int:
-        """When it was due."""
+        """When the request was due."""
         return self.arrival.at_ns
 
     @property
     def latency_ns(self) -> int:
-        """From when it was due to its end."""
+        """Time from when the request was due to its end."""
         return self.at_ns - self.arrival.at_ns
 
     @property
     def lag_ns(self) -> int:
-        """By how much the generator was late."""
+        """How late the generator sent it."""
         return max(0, self.sent_ns - self.arrival.at_ns)
 
     @property
@@ -92,7 +92,7 @@ class LiveEnding:
 
 
 def simulated(ending: Ending) -> LiveEnding:
-    """A simulation's ending in the same words, to be compared with those of a live replay."""
+    """A simulation's ending in the form of a live one, for comparison."""
     arrival, finish = ending.arrival, ending.finish
     return LiveEnding(
         finish.request_id - 1,
@@ -105,18 +105,18 @@ def simulated(ending: Ending) -> LiveEnding:
 
 
 class Spread:
-    """Quantiles of numbers from 0, to 2 percent, in little memory however many there are."""
+    """Quantiles of numbers from 0, to within 2 percent, in little memory for any count."""
 
     _STEP = math.log(1.02)
 
     def __init__(self) -> None:
-        """Has seen nothing."""
+        """Begins empty."""
         self.count = 0
         self._zeros = 0
         self._counts: Counter[int] = Counter()
 
     def add(self, value: float) -> None:
-        """Takes in one more."""
+        """Adds a number."""
         self.count += 1
         if value > 0:
             self._counts[math.ceil(math.log(value) / self._STEP)] += 1
@@ -124,7 +124,7 @@ class Spread:
             self._zeros += 1
 
     def quantile(self, quantile: float) -> float | None:
-        """The value that a share `quantile` does not exceed; None of nothing."""
+        """The value that a share `quantile` does not exceed; None if there are no numbers."""
         if not self.count:
             return None
         left = math.ceil(quantile * self.count) - self._zeros
@@ -139,15 +139,15 @@ class Spread:
 
 @dataclass(slots=True)
 class LiveTally:
-    """What came of a live replay, so far.
+    """The counts of a live replay so far.
 
     Attributes:
-        sent: Requests that went out.
-        outcomes: How those that ended did; `none` where nothing came back.
-        on_time: Those with a result within their budget.
-        elapsed_ns: Of the schedule.
-        latency_ns: Of the results.
-        lag_ns: How late the generator was.
+        sent: Requests sent.
+        outcomes: Requests per outcome; `none` if nothing came back.
+        on_time: Requests with a result within their budget.
+        elapsed_ns: Time since the start of the schedule.
+        latency_ns: Latencies of the results.
+        lag_ns: How late the generator sent each request.
         lag_share: The same as a share of each request's budget.
     """
 
@@ -161,11 +161,11 @@ class LiveTally:
 
     @property
     def ended(self) -> int:
-        """How many have ended."""
+        """How many requests have ended."""
         return self.outcomes.total()
 
     def add(self, ending: LiveEnding) -> None:
-        """Counts one more."""
+        """Counts an ending."""
         self.outcomes[ending.outcome or "none"] += 1
         self.on_time += ending.on_time
         if ending.outcome in ANSWERED:
@@ -174,7 +174,7 @@ class LiveTally:
         self.lag_share.add(ending.lag_ns / max(1, ending.arrival.budget_ns))
 
     def warning(self) -> str | None:
-        """What to say of a generator that was late itself; None if it kept to its schedule."""
+        """A warning if the generator fell behind its schedule; None if it kept to it."""
         lag_ns, share = self.lag_ns.quantile(0.99), self.lag_share.quantile(0.99)
         if lag_ns is None or share is None:
             return None
@@ -195,15 +195,15 @@ class Player:
     """Sends requests over one client.
 
     Args:
-        client: Connected.
-        inputs: Makes what to send.
-        on_end: Hears of each end, in the order in which they come.
-        start_ns: When the schedule's time 0 is, on the clock.
+        client: A connected client.
+        inputs: Makes the inputs of requests.
+        on_end: Called for each ending, in the order in which they come.
+        start_ns: When time 0 of the schedule is, on the clock.
         settle_s: As in `SETTLE_S`.
         clock_ns: The monotonic clock.
 
     Attributes:
-        sent: How many went out.
+        sent: How many requests were sent.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Player:
         settle_s: float = SETTLE_S,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Has sent nothing yet."""
+        """Begins before the first request."""
         self.sent = 0
         self._client = client
         self._inputs = inputs
@@ -233,7 +233,7 @@ class Player:
     async def play(
         self, numbered: Iterable[tuple[int, Arrival]] | AsyncIterable[tuple[int, Arrival]]
     ) -> None:
-        """Sends each when it is due, and waits until all have ended or are given up.
+        """Sends each request when it is due; waits until all have ended or are given up.
 
         Args:
             numbered: The requests in order of time, with their places in the schedule.
@@ -246,11 +246,11 @@ class Player:
             left_s = (self._last_deadline_ns - self.now_ns()) / 1e9 + self._settle_s
             await settle(self._out, left_s)
         except BaseException:
-            self._on_end = lambda _: None  # what is still out was cut off, and has no end
+            self._on_end = lambda _: None  # requests still out were cut off, and have no ending
             raise
         finally:
             await settle(self._out, 0)
-            await asyncio.sleep(0)  # The ends of what was given up are still to be noted.
+            await asyncio.sleep(0)  # lets the endings of cancelled requests be noted
 
     def _send(self, number: int, arrival: Arrival) -> None:
         due_ns, budget_ns = arrival.at_ns, arrival.budget_ns
@@ -258,7 +258,7 @@ class Player:
         self.sent += 1
         sent_ns = self.now_ns()
         try:
-            # The time that the generator is late is lost to the box.
+            # The box loses the time by which the generator is late.
             left_ns = max(_SHORTEST_BUDGET_NS, due_ns + budget_ns - max(sent_ns, due_ns))
             future = self._client.submit(
                 arrival.kind.model,
@@ -299,25 +299,25 @@ def play_live(
     settle_s: float = SETTLE_S,
     progress: OnProgress = lambda _: None,
 ) -> LiveTally:
-    """Sends requests to a daemon when they are due and waits for their ends.
+    """Sends requests to a daemon when they are due, and waits for their endings.
 
-    Nothing is kept of a request that has ended, and nothing is read far ahead, so a schedule may
-    be of any length.
+    Nothing is kept of a request that has ended, and nothing is read far ahead, so a schedule may be
+    of any length.
 
     Args:
-        url: Of the daemon; None as in `AsyncClient`.
+        url: The daemon's address; None as in `AsyncClient`.
         arrivals: The requests, in order of time.
-        on_end: Hears of each end, in order of time.
+        on_end: Called for each ending, in order of time.
         token: As in `AsyncClient`.
-        make_inputs: Makes what to send. With several processes it is pickled.
-        processes: How many send; with N of them each takes every N-th request.
+        make_inputs: Makes the inputs of requests. With several processes it is pickled.
+        processes: Number of sending processes; of N, each takes every N-th request.
         settle_s: As in `SETTLE_S`.
-        progress: Told how far it is, about every `PROGRESS_S`.
+        progress: Called with the counts so far, about every `PROGRESS_S`.
 
     Raises:
         LaxityError: The daemon can't be reached.
-        LiveError: A process that sends has failed.
-        ValueError: The number of processes is not from 1, or more than 1 for clients that wait.
+        LiveError: A sending process failed.
+        ValueError: The number of processes is below 1, or above 1 for closed-loop clients.
     """
     if processes < 1:
         raise ValueError(f"processes is an integer from 1, not {processes!r}")
@@ -352,7 +352,8 @@ async def _play_here(
     async with AsyncClient(url, token=token) as client:
         inputs = make_inputs(await client.models())
         if not isinstance(arrivals, Clients):
-            # To find the first one may take long, as in the midst of a file; then time begins.
+            # Finding the first request may take long, e.g. in the middle of a file; time begins
+            # after it.
             arrivals = iter(arrivals)
             arrivals = chain(list(islice(arrivals, 1)), arrivals)
         player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS, settle_s)
@@ -377,8 +378,8 @@ async def _play_here(
 def run_precisely(work: Coroutine[Any, Any, T]) -> T:
     """Runs a coroutine on an event loop whose timers are as fine as the system's.
 
-    Loops that wait with epoll, uvloop's among them, round up to the next millisecond, which is
-    as much as a generator may be late.
+    Loops that wait with epoll, uvloop's among them, round up to the next millisecond. That alone is
+    as late as a generator may be.
     """
     loop = asyncio.SelectorEventLoop(selectors.SelectSelector())
     gc.collect()

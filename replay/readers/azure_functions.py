@@ -1,10 +1,10 @@
 """Azure Functions 2019: how often each function was called in each minute.
 
-The published files have `HashOwner,HashApp,HashFunction,Trigger,1,...,1440`; samples of them have
-the hashes in another order, no trigger, and `minute_1,...`. A row is a function, so what comes
-first in time may be in the last row: the calls are counted in memory before the first is given
-out, 8 bytes for each minute in which a function was called. Arrivals are then made as they are
-asked for, minute by minute.
+The published files have the columns `HashOwner,HashApp,HashFunction,Trigger,1,...,1440`. Samples of
+them have the hashes in another order, no trigger, and `minute_1,...`. A row is a function, so the
+earliest call may be in the last row. The counts are therefore read into memory before the first
+arrival is produced: 8 bytes for each minute in which a function was called. Arrivals are then
+generated lazily, minute by minute.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from replay.readers.lines import Lines, shown
 from replay.readers.spread import spread_evenly
 
 MOST_COUNTS = 50_000_000
-"""More counts above 0 than this, 400 MB in memory, are refused."""
+"""A file with more counts above 0 than this, 400 MB in memory, is refused."""
 
 MOST_CALLS = 50_000_000
-"""More calls than this in a minute are no count of calls."""
+"""More calls than this in a minute can't be a count of calls."""
 
 _MINUTE_NS = 60_000_000_000
 _LOOKS_LIKE = "HashOwner,HashApp,HashFunction,Trigger,1,...,1440"
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """Calls at random in their minute; a function is a `source`, its trigger the `label`."""
+    """Calls at random times in their minute; `source` is the function, `label` its trigger."""
     functions, minutes = _counted(lines)
     for number, (who, calls) in enumerate(minutes):
         callers = array("I")
@@ -46,7 +46,7 @@ _Minute = tuple["array[int]", "array[int]"]
 
 
 def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]:
-    """The functions' names and triggers, and for each minute who was called how often."""
+    """The functions' names and triggers, and for each minute which were called how often."""
     header = header_cells(next(lines, ""))
     names, first, length = _layout(lines, header)
     functions: list[tuple[str, str | None]] = []
@@ -59,7 +59,7 @@ def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]
             found = f"{len(cells)} columns in {shown(line)}"
             raise lines.error(found, f"{len(header)} columns, as in the header")
         for minute, cell in enumerate(cells[first:]):
-            # Nearly all are 0, and asking that of the text is much faster than parsing it.
+            # Nearly all cells are 0, and comparing the text is much faster than parsing it.
             if cell == "0" or not (count := lines.count(cell.strip(), header[first + minute])):
                 continue
             totals[minute] += count
@@ -80,7 +80,7 @@ def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]
 
 
 def _layout(lines: Lines, header: list[str]) -> tuple[list[int], int, int]:
-    """Where the names are, where the minutes begin, and how many there are."""
+    """The columns of the names, the first column of the minutes, and the number of minutes."""
     places = {name: place for place, name in enumerate(header)}
     if "hashfunction" not in places:
         raise lines.error(f"no column HashFunction in {shown(','.join(header))}", _LOOKS_LIKE)

@@ -14,7 +14,7 @@ _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """One entry per row; see `token_entry` for what becomes of the tokens."""
+    """One entry per row; `token_entry` says how the tokens are used."""
     del chance
     moments = Moments(lines, "TIMESTAMP")
     for stamp, context, generated in rows(lines, _COLUMNS):

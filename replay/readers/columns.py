@@ -1,4 +1,4 @@
-"""Columns of a CSV by their names, in any order and among others."""
+"""CSV columns found by name, in any order and among others."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def header_cells(line: str) -> list[str]:
 
 
 def row_cells(line: str) -> list[str]:
-    """The cells of a row, without the quotes that some programs write about each."""
+    """The cells of a row, without the quotes that some programs put around each."""
     cells = line.split(",")
     return [cell.strip().strip('"') for cell in cells] if '"' in line else cells
 
 
 def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
-    """The wanted cells of each row, in the order in which they are wanted.
+    """The wanted cells of each row, in the wanted order.
 
     Raises:
-        TraceError: The header lacks a column, or a row has more or fewer cells than it.
+        TraceError: The header lacks a column, or a row has more or fewer cells than the header.
     """
     header = header_cells(next(lines, ""))
     missing = [name for name in wanted if name.lower() not in header]

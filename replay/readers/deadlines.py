@@ -1,7 +1,7 @@
 """Arrivals with their deadlines: `arrival_ms,qos,deadline_ms`.
 
-The deadline counts from the arrival, as budgets do everywhere here. The class of service is a
-label: a mix says what it means, for traces do not agree whether 0 is the best or the worst.
+The deadline counts from the arrival, like all budgets here. The class of service (`qos`) is a
+label: the mix says what it means, since traces disagree on whether 0 is the best or the worst.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every trace comes to, whatever its format."""
+"""The form that every trace is read into, whatever its format."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from replay.readers.lines import Lines
 
 
 class TraceEntry(NamedTuple):
-    """A request that somebody once sent.
+    """A request of a trace.
 
     Attributes:
-        at_ns: When it came, from the start of the trace.
-        budget_ns: Time from arrival to deadline; None where the trace has no deadlines.
-        size_bytes: What its inputs take; None where the trace does not tell.
+        at_ns: When it arrived, counted from the start of the trace.
+        budget_ns: Time from arrival to deadline; None if the trace has no deadlines.
+        size_bytes: The size of its inputs; None if the trace does not tell.
         label: Its kind in the trace's own words, by which a mix can choose a model.
-        source: Who sent it; all of one source are the same kind of request.
-        tokens: Read and written by a language model; None for other traces.
+        source: Its sender; all requests of one sender are of the same kind.
+        tokens: The tokens that a language model read and wrote; None for other traces.
     """
 
     at_ns: int
@@ -35,12 +35,13 @@ class TraceFormat:
     """A format of traces.
 
     Attributes:
-        name: By which it can be asked for.
-        looks_like: How its first line looks, for errors.
-        recognises: Whether a first line is one of this format.
-        read: The entries in the order of the file, read as they are asked for. Chance places
-            arrivals that the trace only counts.
-        from_first: Whether time 0 is the first arrival; it is the first interval otherwise.
+        name: The name that selects it.
+        looks_like: What its first line looks like, for errors.
+        recognises: Whether a first line is of this format.
+        read: Yields the entries in the order of the file, lazily. The random numbers place arrivals
+            that the trace only counts.
+        from_first: Whether time 0 is the first arrival; otherwise it is the start of the first
+            interval.
     """
 
     name: str
@@ -60,8 +61,9 @@ MEDIUM_TOKENS = 2048
 def token_entry(at_ns: int, read: int, written: int) -> TraceEntry:
     """A request to a language model.
 
-    Its size is that of its prompt. Its label says what it costs, by all tokens together: `small`
-    to 512, `medium` to 2,048, `large` above; so a mix can give each its own model or variant.
+    Its size is that of its prompt. Its label says how much work it is, by the total number of
+    tokens: `small` to 512, `medium` to 2,048, `large` above. A mix can then give each label its own
+    model or variant.
     """
     tokens = read + written
     label = "small" if tokens <= SMALL_TOKENS else "medium" if tokens <= MEDIUM_TOKENS else "large"

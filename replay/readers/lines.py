@@ -1,4 +1,4 @@
-"""Numbered lines of a file of any length, plain or gzip, one in memory at a time."""
+"""Numbered lines of a file of any length, plain or gzip, read one at a time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 LONGEST_LINE = 1 << 20
-"""No known format has a line of more bytes; a file without line ends must not fill the memory."""
+"""Longer than any line of a known format; a file without line ends must not fill the memory."""
 
 LARGEST_COUNT = 10**15
-"""Above every count and time in ms that a trace can mean."""
+"""Above every count, and every time in ms, that makes sense in a trace."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _SHOWN = 60
@@ -23,17 +23,17 @@ _DECIMAL = re.compile(r"(\d{1,15})(?:\.(\d{1,30}))?", re.ASCII)
 
 
 class TraceError(ValueError):
-    """A file can't be read as a trace; the message says `FILE:LINE: FOUND; expected EXPECTED`.
+    """A file can't be read as a trace; the message is `FILE:LINE: FOUND; expected EXPECTED`.
 
     Attributes:
         path: The file's name as it was given.
-        line: The line, from 1; None where it is the file as a whole.
+        line: The line, from 1; None where the whole file is at fault.
         found: What is wrong.
         expected: What would be accepted.
     """
 
     def __init__(self, path: str, line: int | None, found: str, expected: str) -> None:
-        """Writes the message."""
+        """Builds the message."""
         place = path if line is None else f"{path}:{line}"
         super().__init__(f"{place}: {found}; expected {expected}")
         self.path = path
@@ -46,19 +46,19 @@ class TraceError(ValueError):
 
 
 class Lines(Iterator[str]):
-    """The lines of a file as text, without their ends; blank ones are left out.
+    """The lines of a file as text, without line ends; blank lines are skipped.
 
     Args:
         path: The file's name, for errors.
-        raw: Its lines with their ends. Errors of gzip come out of it as they are.
+        raw: Its lines with their line ends. Errors of gzip from here become `TraceError`.
 
     Attributes:
         path: As given.
-        number: Of the line that was read last, from 1; 0 before the first.
+        number: The number of the line read last, from 1; 0 before the first.
     """
 
     def __init__(self, path: str, raw: Iterable[bytes]) -> None:
-        """Has read nothing yet."""
+        """Begins before the first line."""
         self.path = path
         self.number = 0
         self._raw = iter(raw)
@@ -74,7 +74,7 @@ class Lines(Iterator[str]):
                 return text
 
     def peek(self) -> str | None:
-        """The line that comes next; None at the end of the file."""
+        """The next line, without reading past it; None at the end of the file."""
         if not self._held:
             for text in self:
                 self._held.append(text)
@@ -91,7 +91,7 @@ class Lines(Iterator[str]):
         """A whole number from 0.
 
         Raises:
-            TraceError: It is none.
+            TraceError: The text is no such number.
         """
         if len(text) <= 15 and text.isascii() and text.isdecimal():
             return int(text)
@@ -104,12 +104,12 @@ class Lines(Iterator[str]):
         """A number from 0.
 
         Raises:
-            TraceError: It is none.
+            TraceError: The text is no such number.
         """
         return self._number(text, name, "a number from 0")
 
     def ns_of_ms(self, text: str, name: str) -> int:
-        """Milliseconds from 0 as nanoseconds, exact for as many digits as are written.
+        """Converts milliseconds from 0 to nanoseconds, exactly, from the decimal digits.
 
         Raises:
             TraceError: The text is no such number.
@@ -165,14 +165,14 @@ class Lines(Iterator[str]):
 
 @contextlib.contextmanager
 def open_lines(path: Path | str) -> Generator[Lines]:
-    """Opens a file, a pipe included; gzip is recognised by its first bytes.
+    """Opens a file or a pipe; gzip is recognised by its first bytes.
 
     Raises:
-        TraceError: It can't be opened, or is named `.gz` and is something else.
+        TraceError: The file can't be opened, or is named `.gz` but isn't gzip.
     """
     name = str(path)
     try:
-        # The buffer is there for `peek`, which a pipe needs: it can't be read twice.
+        # A pipe can't be read twice, so the first bytes are looked at in the buffer.
         file = open(path, "rb")  # noqa: SIM115
     except OSError as error:
         found = f"can't be opened ({error.strerror})"
@@ -193,7 +193,7 @@ def open_lines(path: Path | str) -> Generator[Lines]:
 
 
 def shown(text: str) -> str:
-    """A piece of a file as an error quotes it."""
+    """A piece of a file in the form in which errors quote it."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
 
 

@@ -1,4 +1,4 @@
-"""Dates with a time of day, as traces write them."""
+"""Dates with a time of day, in the forms that traces use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from replay.readers.lines import Lines, shown
 
 EXAMPLE = "2023-11-16 18:15:46.6805900"
 
-# Azure's traces of 2023 have 100 ns and no zone, the one of 2024 has microseconds and +00:00.
+# Azure's traces of 2023 have units of 100 ns and no zone; the one of 2024, microseconds and +00:00.
 _MOMENT = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -17,36 +17,36 @@ _LEAP_S = 60
 
 
 def is_moment(text: str) -> bool:
-    """Whether it looks like one."""
+    """Whether a text looks like a date with a time."""
     return _MOMENT.fullmatch(text) is not None
 
 
 class Moments:
-    """Reads moments, most of which share their minute with the one before.
+    """Parses date-times, most of which share their minute with the one before.
 
     Args:
-        lines: For errors.
+        lines: The file, for errors.
         name: What the file calls them.
     """
 
     def __init__(self, lines: Lines, name: str) -> None:
-        """Has read nothing yet."""
+        """Begins with no minute known."""
         self._lines = lines
         self._name = name
         self._minute, self._minute_s = "", 0
 
     def ns(self, text: str) -> int:
-        """Nanoseconds since 1970; one without a zone is of UTC.
+        """Nanoseconds since 1970; a time without a zone is in UTC.
 
         Raises:
-            TraceError: It is no moment.
+            TraceError: The text is no date with a time.
         """
         match = _MOMENT.fullmatch(text)
         if match is None:
             raise self._lines.error(f"{self._name} is {shown(text)}", f"one like {EXAMPLE}")
         head, seconds, fraction, zone = match.groups(default="")
         if int(seconds) > _LEAP_S:
-            found = f"{self._name} is no time (second {seconds})"
+            found = f"{self._name} is not a valid time (second {seconds})"
             raise self._lines.error(found, "a date and a time")
         if head + zone != self._minute:
             self._minute_s = self._epoch_s(head, zone)
@@ -60,5 +60,5 @@ class Moments:
             moment = datetime.fromisoformat(f"{minute}{zone[:3]}:{zone[-2:]}")
             return int(moment.astimezone(timezone.utc).timestamp())
         except (ValueError, OverflowError) as error:
-            found = f"{self._name} is no time ({error})"
+            found = f"{self._name} is not a valid time ({error})"
             raise self._lines.error(found, "a date and a time") from None

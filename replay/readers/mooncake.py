@@ -14,9 +14,9 @@ _LOOKS_LIKE = '{"timestamp": 0, "input_length": 655, "output_length": 52, "hash_
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """One entry per line; `hash_ids`, the blocks shared with other prompts, are left out.
+    """One entry per line; `hash_ids`, the blocks shared with other prompts, are ignored.
 
-    See `token_entry` for what becomes of the lengths.
+    `token_entry` says how the lengths are used.
     """
     del chance
     for line in lines:
@@ -38,7 +38,7 @@ def _field(lines: Lines, row: dict[str, Any], name: str) -> int | float:
     if name not in row:
         raise lines.error(f"no {name!r} in {shown(', '.join(row) or '{}')}", _LOOKS_LIKE)
     value = row[name]
-    # A bool is an int to Python, and NaN is no number from 0 to any other.
+    # To Python a bool is an int; NaN fails the comparison.
     if type(value) not in (int, float) or not 0 <= value <= LARGEST_COUNT:
         raise lines.error(f"{name!r} is {shown(json.dumps(value))}", "a number from 0")
     number: int | float = value

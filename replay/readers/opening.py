@@ -32,7 +32,7 @@ FORMATS: dict[str, TraceFormat] = {
         *timestamps.OF_NUMBERS,
     )
 }
-"""The known formats by name; a first line is offered to each in this order."""
+"""The known formats by name; a first line is tested against each in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Options:
 
 
 _OTHER_MARKS = (";", "\t", "|")
-"""What some put between columns in place of a comma."""
+"""Separators that some files use between columns in place of a comma."""
 
 
 def open_trace(
@@ -63,25 +63,26 @@ def open_trace(
     sort_window_s: float = 0.0,
     seed: int | str = 0,
 ) -> Iterator[TraceEntry]:
-    """Reads a trace as a stream, in order of time; the file is open while it is being read.
+    """Reads a trace as a stream, in order of time; the file stays open while it is being read.
 
-    What happens to it, in this order: sorting, cutting out the slice, scaling the rate, speeding
-    up. A last line without a line end counts if it is whole, as published traces end so.
+    The steps are, in this order: sort, cut out the slice, scale the rate, speed up. A last line
+    without a line end counts if it is complete, since some published traces end that way.
 
     Args:
         path: A file, plain or gzip, or a pipe.
-        format: One of `FORMATS`; None tells it by the first line.
+        format: One of `FORMATS`; None recognises it by the first line.
         speed: How much faster to replay; deadlines keep their budgets.
-        rate_scale: By how much to multiply arrivals: below 1 they are left out by chance, above
-            it repeated between their neighbours.
+        rate_scale: The factor on the number of arrivals. Below 1, random arrivals are left out;
+            above 1, arrivals are repeated between their neighbours.
         slice_s: The seconds of the trace to read, from and up to; None is its end. The slice's
             start is time 0.
-        sort_window_s: How far an arrival may be out of order. A window's arrivals are held.
-        seed: Same seed, same arrivals.
+        sort_window_s: How far an arrival may be out of order. The arrivals of one window are held
+            in memory.
+        seed: The same seed gives the same arrivals.
 
     Raises:
         ValueError: An option is out of range or the format isn't known.
-        TraceError: The file can't be read as a trace. Comes with the entry where it shows.
+        TraceError: The file can't be read as a trace. Raised on reaching the entry concerned.
     """
     options = _Options(speed, rate_scale, slice_s, sort_window_s, seed)
     if format is not None and format not in FORMATS:
@@ -90,7 +91,7 @@ def open_trace(
 
 
 def format_of(path: Path | str) -> str:
-    """The format that a trace's first line tells.
+    """The format of a trace, recognised by its first line.
 
     Raises:
         TraceError: The file can't be read, or is of no known format.
@@ -102,7 +103,7 @@ def format_of(path: Path | str) -> str:
 def read_lines(
     lines: Lines, format: str | None = None, seed: int | str = 0
 ) -> Iterator[TraceEntry]:
-    """The entries of a trace as the file has them, in any order and counted from any time.
+    """The entries of a trace as they are in the file, in any order and counted from any time.
 
     Raises:
         TraceError: As in `open_trace`.

@@ -1,4 +1,4 @@
-"""Requests per second, one number a line, as the Twitter traces are shared."""
+"""Requests per second, one number per line, the form in which the Twitter traces are shared."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from replay.readers.lines import Lines
 from replay.readers.spread import spread_evenly
 
 MOST_PER_S = 1e9
-"""Above this a number is no rate of requests."""
+"""A number above this can't be a rate of requests."""
 
 _SECOND_NS = 1_000_000_000
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
-    """Arrivals at random in their second; what a rate has after the point is carried on."""
+    """Arrivals at random times in their second; fractions of a rate carry over to later seconds."""
     due = 0.0
     for second, line in enumerate(lines):
         if not second:
@@ -25,7 +25,8 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
             raise lines.error("a blank line before it", "a rate for each second, 0 where none came")
         rate = lines.number_from_0(line.strip(), "the rate")
         if rate > MOST_PER_S:
-            wanted = f"at most {MOST_PER_S:g} per second (of times, --format tells the unit)"
+            hint = "if these are times, give their unit with --format"
+            wanted = f"at most {MOST_PER_S:g} per second ({hint})"
             raise lines.error(f"the rate is {line.strip()}", wanted)
         due += rate
         count = int(due + 1e-9)

@@ -1,4 +1,4 @@
-"""Placing arrivals of which a trace tells only how many came in an interval."""
+"""Places arrivals where a trace only tells how many there were in an interval."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 
 def spread_evenly(count: int, start_ns: int, width_ns: int, chance: random.Random) -> Iterator[int]:
-    """Times in rising order, each as likely anywhere in the interval: a Poisson process of `count`.
+    """Rising times, uniform over the interval: a Poisson process that has `count` arrivals.
 
-    The least of n uniform numbers is distributed as 1 - u^(1/n), so they come out in order without
-    being held.
+    The least of n uniform numbers is distributed as 1 - u^(1/n), so the times can be generated in
+    order without holding them.
     """
     at = 0.0
     for left in range(count, 0, -1):

@@ -1,8 +1,8 @@
-"""When requests came and nothing else: a time a line, as dates or as numbers of a unit.
+"""Arrival times and nothing else, one per line, as dates or as numbers in some unit.
 
-A bare number has no unit, and may as well be a rate: whoever asks for the format says which unit it
-is, or a line above the numbers does, as `timestamp_ms`. From when they count makes no difference,
-since the first is time 0.
+A bare number has no unit, and might as well be a rate. So the caller's choice of format gives the
+unit, or a header line such as `timestamp_ms` does. The origin of the times makes no difference,
+since the first arrival is time 0.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replay.readers.lines import Lines, shown
 from replay.readers.moments import EXAMPLE, Moments, is_moment
 
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
-"""So many more digits has the same time in nanoseconds."""
+"""The power of ten that turns each unit into nanoseconds."""
 
 _WORDS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 _NUMBER = re.compile(r"(\d{1,21})(?:\.(\d{1,30}))?", re.ASCII)
@@ -31,8 +31,8 @@ def read(lines: Lines, chance: random.Random, unit: str | None = None) -> Iterat
 
     Args:
         lines: What to read.
-        chance: Decides nothing.
-        unit: Of numbers; None leaves that to a first line that names it.
+        chance: Not used.
+        unit: The unit of numbers; None expects a first line that names it.
     """
     del chance
     first = lines.peek()
@@ -51,7 +51,7 @@ def _cell(line: str) -> str:
 
 
 def _headed(lines: Lines, line: str, unit: str | None) -> str | None:
-    """The unit, by now that a line above the times has been read."""
+    """The unit, once the header line above the times has been read."""
     if "," in line:
         raise lines.error(f"several columns, {shown(line)}", "one, of times")
     named = _unit_in(line)
@@ -61,15 +61,15 @@ def _headed(lines: Lines, line: str, unit: str | None) -> str | None:
 
 
 def _unit_in(line: str) -> str | None:
-    """The unit that a column's name ends with, as in `arrival_ms` or `time (s)`."""
+    """The unit at the end of a column's name, e.g. `arrival_ms` or `time (s)`."""
     *before, word = re.split(r"[^a-z]+", line.lower().rstrip('"]) '))
-    # As in `rate_per_s` and `requests_1s`, which say how many there are in a second.
+    # `rate_per_s` and `requests_1s` are counts per second, not times.
     is_rate = before[-1:] == ["per"] or re.search(rf"\d\s*{word}\W*$", line.lower()) is not None
     return word if word in _UNITS and len(line) > len(word) and not is_rate else None
 
 
 def _parser(lines: Lines, first: str, unit: str | None) -> Callable[[str], int]:
-    """What reads all times like the first of them."""
+    """The parser for all times, chosen by the first of them."""
     if unit is None and is_moment(first):
         return Moments(lines, "the time").ns
     if unit is None and _NUMBER.fullmatch(first):
@@ -88,7 +88,7 @@ def _ns(lines: Lines, unit: str | None, text: str) -> int:
     digits = _UNITS[unit]
     at_ns: int = int(whole) * 10**digits + int(fraction[:digits].ljust(digits, "0") or "0")
     if at_ns > _LARGEST_NS:
-        raise lines.error(f"the time is {shown(text)} {_WORDS[unit]}", "one in 31,000 years")
+        raise lines.error(f"the time is {shown(text)} {_WORDS[unit]}", "one within 31,000 years")
     return at_ns
 
 
@@ -115,4 +115,4 @@ OF_NUMBERS = [
     )
     for unit, word in _WORDS.items()
 ]
-"""They look like rates, and like each other: only those who ask for one get it."""
+"""They look like rates and like each other, so they are used only when asked for by name."""

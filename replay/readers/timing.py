@@ -1,4 +1,4 @@
-"""What is done to the times of a trace: put in order, cut, thinned or repeated, sped up."""
+"""Operations on the times of a trace: sort, cut, thin out or repeat, speed up."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
 
 MOST_COPIES = 1_000_000
-"""Of an entry: those of one gap are in memory together."""
+"""The most copies of an entry; the copies of one entry are in memory together."""
 
 _EARLIEST_NS = -(1 << 80)
-"""Before every date, of which those before 1970 are negative."""
+"""Earlier than every date; dates before 1970 are negative."""
 
 
 class Timed(Protocol):
@@ -23,25 +23,25 @@ class Timed(Protocol):
 
     @property
     def at_ns(self) -> int:
-        """When it came."""
+        """The arrival time."""
 
 
 T = TypeVar("T", bound=Timed)
 
 Move = Callable[[T, int], T]
-"""The same at another time."""
+"""Makes the same entry with another time."""
 
 
 def entry_at(entry: TraceEntry, at_ns: int) -> TraceEntry:
-    """Moves an entry."""
+    """Moves an entry to another time."""
     return TraceEntry(at_ns, *entry[1:])
 
 
 def in_order(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry]:
-    """The same entries.
+    """The same entries, checked to be in order of time.
 
     Raises:
-        TraceError: One is before the one before it.
+        TraceError: An entry is earlier than the one before it.
     """
     latest_ns = _EARLIEST_NS
     for entry in entries:
@@ -54,10 +54,10 @@ def in_order(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry
 def sorted_within(
     entries: Iterable[TraceEntry], window_ns: int, lines: Lines
 ) -> Iterator[TraceEntry]:
-    """The entries in order of time; those of one window are held in memory.
+    """The entries in order of time; the entries of one window are held in memory.
 
     Raises:
-        TraceError: One is earlier than the latest so far by more than the window.
+        TraceError: An entry is earlier than the latest so far by more than the window.
     """
     held: list[tuple[int, int, TraceEntry]] = []
     latest_ns = _EARLIEST_NS
@@ -67,7 +67,7 @@ def sorted_within(
             expected = f"none by more than the sort window of {window_ns / 1e9:g} s"
             raise _unsorted(lines, latest_ns - entry.at_ns, expected)
         heapq.heappush(held, (entry.at_ns, order, entry))
-        # An entry at just the edge of the window may still come, but only after these.
+        # An entry exactly at the edge of the window may still arrive, but it sorts after these.
         while held and held[0][0] <= latest_ns - window_ns:
             yield heapq.heappop(held)[2]
     while held:
@@ -82,7 +82,7 @@ def _unsorted(lines: Lines, back_ns: int, expected: str) -> Exception:
 
 
 def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
-    """The entries, counted from the first."""
+    """The entries, with time counted from the first."""
     start_ns: int | None = None
     for entry in entries:
         if start_ns is None:
@@ -91,10 +91,10 @@ def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
 
 
 def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) -> None:
-    """Refuses what `retimed` can't do.
+    """Refuses options that `retimed` can't handle.
 
     Raises:
-        ValueError: One is out of range.
+        ValueError: An option is out of range.
     """
     if not (math.isfinite(speed) and speed > 0):
         raise ValueError(f"speed is a number above 0, not {speed!r}")
@@ -115,15 +115,15 @@ def retimed(
     rate_scale: float = 1.0,
     speed: float = 1.0,
 ) -> Iterator[T]:
-    """The entries of a slice, counted from its start, scaled in rate, and sped up, in this order.
+    """Cuts a slice, counts time from its start, scales the rate and speeds up, in this order.
 
     Args:
-        entries: In order of time.
-        move: How to change when one came.
-        chance: What is left out or repeated, and where.
-        slice_s: As in `open_trace`, like the rest; reads no further than its end.
-        rate_scale: How often each comes on average.
-        speed: By how much sooner each comes.
+        entries: The entries, in order of time.
+        move: Changes the time of an entry.
+        chance: Decides what is left out or repeated, and where.
+        slice_s: As in `open_trace`, like the rest; nothing beyond its end is read.
+        rate_scale: How many times each entry appears on average.
+        speed: The factor by which times are shortened.
     """
     cut = _sliced(entries, move, slice_s) if slice_s != (0.0, None) else iter(entries)
     some = _scaled(cut, move, chance, rate_scale) if rate_scale != 1 else cut
@@ -145,10 +145,10 @@ def _sliced(
 def _scaled(
     entries: Iterable[T], move: Move[T], chance: random.Random, factor: float
 ) -> Iterator[T]:
-    """Each entry `factor` times on average: left out by chance below 1, repeated above.
+    """Each entry `factor` times on average: randomly left out below 1, repeated above.
 
-    A copy comes at random between its original and the next entry, so that repeating does not
-    make bursts that the trace does not have.
+    A copy is placed at random between its original and the next entry, so that repeating does not
+    create bursts that the trace does not have.
     """
 
     def times() -> int:
@@ -174,7 +174,7 @@ def _copies(
 
 
 def _sped_up(entries: Iterable[T], move: Move[T], speed: float) -> Iterator[T]:
-    """Their deadlines stay as far away as they were."""
+    """Shortens the times; the budgets stay as they were."""
     over, under = speed.as_integer_ratio()
     for entry in entries:
         yield move(entry, entry.at_ns * under // over)

@@ -1,4 +1,4 @@
-"""What came of a replay: a table on a terminal, rows for programs, an HTML file, a chart."""
+"""The results of a replay: a table on a terminal, rows for programs, an HTML file, a chart."""
 
 from replay.report.cases import Case, sweeps
 from replay.report.chart import write_chart

@@ -1,4 +1,4 @@
-"""Runs put together: by what was played, by who decided, and over seeds."""
+"""Groups runs by case, by policy and over seeds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Measure = Callable[[Figures], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something that was played: a scenario, at a load where it was given as such."""
+    """What was played: a scenario, and its load if it was given as one."""
 
     scenario: str
     load: float | None
 
     @property
     def name(self) -> str:
-        """How it is called."""
+        """The name of the case in reports."""
         return self.scenario if self.load is None else f"{self.scenario}, load {self.load:g}"
 
 
@@ -32,8 +32,8 @@ class Study:
     """All runs of a report.
 
     Attributes:
-        cases: What was played: scenarios in the order given, each with its loads rising.
-        policies: Who decided, in the order given; live runs stand apart where both exist.
+        cases: The cases: scenarios in the order given, each with its loads rising.
+        policies: The policies in the order given; if there are both, live runs stand apart.
         cells: The runs of each policy on each case, by seed.
     """
 
@@ -42,17 +42,17 @@ class Study:
     cells: dict[tuple[Case, str], list[Figures]] = field(repr=False)
 
     def runs(self, policy: str | None = None, case: Case | None = None) -> Iterator[Figures]:
-        """The runs of a policy, or on a case, or all."""
+        """The runs of a policy, on a case, or all of them."""
         for key_case in self.cases if case is None else (case,):
             for key_policy in self.policies if policy is None else (policy,):
                 yield from self.cells.get((key_case, key_policy), ())
 
     def over_seeds(self, measure: Measure, policy: str, case: Case) -> Estimate | None:
-        """A measure's mean over the seeds of one cell."""
+        """The mean of a measure over the seeds of one cell."""
         return estimate(map(measure, self.cells.get((case, policy), ())))
 
     def overall(self, measure: Measure, policy: str) -> Estimate | None:
-        """A measure's mean over all cases; see `_over_cases`."""
+        """The mean of a measure over all cases; see `_over_cases`."""
         by_case = []
         for case in self.cases:
             measured = {r.result.seed: measure(r) for r in self.cells.get((case, policy), ())}
@@ -73,7 +73,7 @@ class Study:
 
 
 def study(results: Iterable[RunResult]) -> Study:
-    """Looks at every run once and sorts them."""
+    """Reads every run once, and groups the runs."""
     runs = [figures(result) for result in results]
     both = len({run.result.against for run in runs}) > 1
     scenarios = list(dict.fromkeys(run.result.scenario for run in runs))
@@ -97,10 +97,10 @@ def study(results: Iterable[RunResult]) -> Study:
 
 
 def sweeps(cases: Iterable[Case]) -> dict[str, list[Case]]:
-    """What was played at two loads or more, by name; the rest is left out.
+    """The cases played at two or more loads, by name; all others are left out.
 
-    Standard scenarios that differ in nothing else have the load in their names, as `load-0_5`:
-    these are one, `load`.
+    Standard scenarios that differ only in their load have it in their names, e.g. `load-0_5`; they
+    are grouped as `load`.
     """
     cases = list(cases)
     loads = Counter(case.scenario for case in cases)
@@ -113,10 +113,10 @@ def sweeps(cases: Iterable[Case]) -> dict[str, list[Case]]:
 
 
 def _over_cases(by_case: Iterable[Mapping[int, float]]) -> Estimate | None:
-    """The mean of the means of cases, each with a value per seed.
+    """The mean of the cases' means, from one value per seed for each case.
 
-    Where every case has the same seeds, each seed's mean is one independent value. Where not,
-    seeds can't be told from cases: then there is no interval.
+    If every case has the same seeds, each seed's mean is one independent value. If not, the seeds'
+    variation can't be separated from the cases', and there is no interval.
     """
     known = [values for values in by_case if values]
     if not known:
@@ -129,11 +129,11 @@ def _over_cases(by_case: Iterable[Mapping[int, float]]) -> Estimate | None:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much more of the weight one policy had on time than another, seed by seed.
+    """How much more of the weight one policy had on time than another, paired by seed.
 
     Attributes:
-        case: On what; None for the mean over all cases.
-        estimate: The mean difference of the shares, first less second.
+        case: The case; None for the mean over all cases.
+        estimate: The mean difference of the shares, first minus second.
     """
 
     case: Case | None
@@ -141,14 +141,14 @@ class Difference:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.estimate.half_width is not None and (
             self.estimate.low > 0 or self.estimate.high < 0
         )
 
 
 def differences(found: Study, first: str, second: str) -> list[Difference]:
-    """Paired over the seeds that both have; the mean over all cases is the last of several."""
+    """The differences over the seeds that both have; of several cases, the mean comes last."""
     said: list[Difference] = []
     by_case: list[dict[int, float]] = []
     for case in found.cases:

@@ -1,4 +1,4 @@
-"""What is on time over load, as a picture by itself."""
+"""A chart of the on-time share over load, as a file of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _HEAD, _MARGIN = 20.0, 8.0
 
 
 def write_chart(results: Sequence[RunResult], path: Path) -> None:
-    """Writes an SVG file that needs nothing but itself; the same results give the same bytes.
+    """Writes a self-contained SVG file; the same results give the same bytes.
 
     Args:
-        results: The runs; scenarios stand below each other.
-        path: Where to.
+        results: The runs; each scenario gets a chart, one below another.
+        path: The file to write.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
         ValueError: No scenario was played at two loads.
     """
     charts = load_charts(study(results))

@@ -1,4 +1,4 @@
-"""What a report needs of a run: shares, quantiles and bins, small however long the run was."""
+"""What a report needs of a run: shares, quantiles and bins, small for a run of any length."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from scheduler.core.names import natural
 Floats = npt.NDArray[np.float64]
 
 BINS = 96
-"""Over time."""
+"""The number of bins over time."""
 RATIO_STEPS = 200
 RATIO_HIGH = 2.0
-"""How far latency as a share of the deadline is looked at, and in how many steps."""
+"""The largest latency shown, as a share of the deadline, and the number of steps up to it."""
 
 ENDINGS = ("on time", "late", "refused", "expired", "failed")
 _REFUSED = ("infeasible", "overloaded", "unavailable")
@@ -30,12 +30,12 @@ class Timeline:
     """A run over time, in `BINS` bins from its start.
 
     Attributes:
-        end_s: Where the last bin ends, in seconds.
+        end_s: The end of the last bin, in seconds.
         endings: Requests per second by ending, at the time they were due: (endings, bins).
         queue_mean: Mean length of the queue.
-        queue_high: Its greatest length.
-        busy: For each target the share of the time in which it held a batch.
-        looked: Whether queue and targets were looked at, which can't be done in a live run.
+        queue_high: Greatest length of the queue.
+        busy: For each target, the share of the time in which it held a batch.
+        looked: Whether queue and targets were sampled, which is not possible in a live run.
     """
 
     end_s: float
@@ -48,21 +48,20 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is told of one run.
+    """The figures of one run.
 
     Attributes:
         result: The run.
-        requests: How many there were.
-        on_time: The share of the weight that was on time; None where no request came.
+        requests: Number of requests.
+        on_time: The share of the weight that was on time; None without requests.
         of_bound: The same as a share of the bound.
         p50_ms: Median latency of the results.
-        p99_ms: 99 % quantile of it.
-        endings: How many ended how.
-        on_time_per_s: How many were on time in each second, from the start to the last end.
-        after_last: The share of the weight on time that was not there yet when the last request
-            came.
+        p99_ms: 99 % quantile of the latency of the results.
+        endings: Number of requests per ending.
+        on_time_per_s: Requests on time per second, from the start to the last end.
+        after_last: The share of the on-time weight that was not done when the last request came.
         within: Share of the weight answered within 0, 1, ... `RATIO_STEPS` steps of its budget.
-        timeline: What happened when; None where nothing did.
+        timeline: The run over time; None if it has no duration.
     """
 
     result: RunResult
@@ -79,22 +78,22 @@ class Figures:
 
     @property
     def cost(self) -> float | None:
-        """What was paid; None of a live run, which isn't told."""
+        """The cost of all batches; None for a live run, where it isn't known."""
         return self.result.cost if self.result.against == "sim" else None
 
     @property
     def energy_j(self) -> float | None:
-        """The energy of all batches, in joules; None of a live run, which isn't told."""
+        """The energy of all batches, in joules; None for a live run, where it isn't known."""
         return self.result.energy_j if self.result.against == "sim" else None
 
     def share(self, ending: str) -> float | None:
-        """The share of the requests that ended so; None without requests."""
+        """The share of the requests with an ending; None without requests."""
         return self.endings[ending] / self.requests if self.requests else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The kept rows of a run, side by side."""
+    """The kept rows of a run, as columns."""
 
     intended_ns: npt.NDArray[np.int64]
     latency_ns: npt.NDArray[np.int64]
@@ -105,7 +104,7 @@ class _Columns:
 
 
 def figures(result: RunResult) -> Figures:
-    """Looks once at every row of a run."""
+    """Computes the figures of a run, reading every row once."""
     total = result.total()
     columns = _columns(result)
     latencies_ns = np.sort(columns.latency_ns[columns.answered])
@@ -125,7 +124,7 @@ def figures(result: RunResult) -> Figures:
 
 
 def endings(tally: Tally) -> dict[str, int]:
-    """How many requests ended how: every one is in exactly one of `ENDINGS`."""
+    """Number of requests per ending; every request has exactly one of `ENDINGS`."""
     counts = Counter(dict.fromkeys(ENDINGS, 0))
     for outcome, count in tally.outcomes.items():
         counts[_ending(outcome, False)] += count
@@ -159,7 +158,7 @@ def _columns(result: RunResult) -> _Columns:
 
 
 def _quantile_ms(latencies_ns: npt.NDArray[np.int64], quantile: float) -> float | None:
-    # The same rule as `RunResult.quantile_ms`, on rows that are sorted already.
+    # The same rule as in `RunResult.quantile_ms`, for rows that are sorted already.
     if not len(latencies_ns):
         return None
     return float(latencies_ns[max(0, ceil(quantile * len(latencies_ns)) - 1)]) / 1e6
@@ -220,7 +219,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
 
 
 def _mean(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
-    """Mean over time in each bin of what keeps each value until the next; 0 before the first."""
+    """Mean in each bin of a step function that keeps each value until the next; 0 at first."""
     if not len(at_ns):
         return np.zeros(BINS)
     until_ns = np.append(at_ns, max(edges_ns[-1], at_ns[-1]))
@@ -230,7 +229,7 @@ def _mean(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
 
 
 def _high(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
-    """The greatest value in each bin of what keeps each value until the next."""
+    """Maximum in each bin of a step function that keeps each value until the next."""
     if not len(at_ns):
         return np.zeros(BINS)
     before = np.searchsorted(at_ns, edges_ns[:-1], side="right") - 1

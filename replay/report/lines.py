@@ -1,4 +1,4 @@
-"""Charts of lines: a share over load, over latency, or over what was promised."""
+"""Line charts: a share over load, over latency, or over the promised share."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Point:
     """A place on a line.
 
     Attributes:
-        x: Where, as the axis counts.
-        y: Where, as the axis counts.
-        words: What is shown when a pointer rests on it.
-        low: Where its confidence interval begins; None without one.
-        high: Where it ends.
+        x: The value along the x axis.
+        y: The value along the y axis.
+        words: The text shown when the pointer rests on it.
+        low: The lower end of its confidence interval; None without one.
+        high: The upper end.
     """
 
     x: float
@@ -54,11 +54,11 @@ class Line:
     """A series of points in order of x.
 
     Attributes:
-        name: Stands at its end; hidden if empty.
-        points: Where it goes.
-        series: Gives colour, dash and mark; None for what the series are measured against.
+        name: The label at its end; none if empty.
+        points: The points.
+        series: Gives colour, dash and mark; None for a reference line.
         marks: Whether each point has a mark.
-        joined: Whether a line goes from point to point.
+        joined: Whether the points are joined.
     """
 
     name: str
@@ -74,10 +74,10 @@ def line_chart(
     """A chart with the lines' names at their ends.
 
     Args:
-        label: What the chart says, for who can't see it.
-        lines: What is drawn, the first one uppermost.
-        x: The axis to the right.
-        y: The axis upward.
+        label: What the chart says, for readers who can't see it.
+        lines: The lines, the first one on top.
+        x: The horizontal axis.
+        y: The vertical axis.
         at: A value of x to mark, with its name.
     """
     right = WIDTH - _RIGHT

@@ -1,4 +1,4 @@
-"""One run over time: how requests ended, the queue, and what the targets did."""
+"""One run over time: how requests ended, the queue, and the load of the targets."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _LEVELS = 5
 
 @dataclass(frozen=True, slots=True)
 class Heights:
-    """What the panels of several runs share, so that they can be compared.
+    """The scales that the panels of several runs share, so that they can be compared.
 
     Attributes:
-        end_s: How long the longest took.
+        end_s: The length of the longest run.
         rate: The most requests per second.
         queue: The longest queue.
     """
@@ -54,7 +54,7 @@ def heights(timelines: Sequence[Timeline]) -> Heights:
 
 
 def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
-    """Endings stacked, and queue and targets if known, one below another on one axis of time."""
+    """Endings, stacked, above the queue and the targets if known, with one axis of time."""
     across = Scale(0.0, shared.end_s, _LEFT, WIDTH - _RIGHT)
     edges = [across(shown.end_s * index / BINS) for index in range(BINS + 1)]
     y = 22.0
@@ -125,7 +125,7 @@ def _stack(endings: Floats, edges: Sequence[float], up: Scale) -> Markup:
 
 
 def _area(edges: Sequence[float], tops: Sequence[float], bottoms: Sequence[float]) -> str:
-    """Steps along the tops and back along the bottoms."""
+    """A path that steps along the tops and back along the bottoms."""
     there = _steps(edges, tops)
     back = _steps(edges[::-1], bottoms[::-1])
     return f"M{there}L{back}Z"
@@ -150,7 +150,7 @@ def _queue(shown: Timeline, edges: Sequence[float], up: Scale) -> Markup:
 
 
 def _strip(name: str, busy: Floats, edges: Sequence[float], y: float) -> Markup:
-    """A target's business as runs of equal shade: one path for each shade."""
+    """A target's utilisation as spans of equal shade: one path for each shade."""
     level = np.ceil(np.clip(busy, 0.0, 1.0) * _LEVELS - 1e-9).astype(int).tolist()
     runs: dict[int, list[str]] = {}
     begin = 0

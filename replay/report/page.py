@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing but itself."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -35,21 +35,20 @@ def write_report(
 
     Args:
         results: The runs, in the order in which policies and scenarios are to appear.
-        path: Where to.
+        path: The file to write.
         title: Its heading.
-        compare: Two policies to set against each other; without, those of results that have
-            exactly two.
+        compare: Two policies to compare; by default the two of results that have exactly two.
 
     Raises:
-        OSError: It can't be written.
+        OSError: The file can't be written.
         ValueError: A policy of `compare` has no runs.
     """
-    # What can't be encoded, as a file's name may be, is shown as a terminal shows it.
+    # Characters that can't be encoded, e.g. in a file's name, are replaced as on a terminal.
     path.write_bytes(page(results, title, compare).encode("utf-8", "replace"))
 
 
 def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | None = None) -> str:
-    """The report as text."""
+    """The report as HTML text."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -127,7 +126,7 @@ def _calibration(found: Study) -> dict[str, Any]:
         for each in said
     ]
     live = all(run.result.against == "live" for run in found.runs())
-    without = "A live run hears of no promises" if live else "Nothing was promised"
+    without = "A live run reports no promises" if live else "Nothing was promised"
     return {
         "calibration": calibration_chart(found, said),
         "calibration_rows": rows,

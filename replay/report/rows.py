@@ -28,23 +28,23 @@ _GAP = 8.0
 _BOTTOM = 36.0
 _LETTERS, _HEAD_LETTERS = 16, 58
 _LETTER, _ROOM = 6.5, 88.0
-"""Of the words at a bar's end: the width of each letter, and the least of all."""
+"""The label at a bar's end: the width of each letter, and the least width of all labels."""
 _EDGE = 14.0
 _LANE, _LEAST, _MOST = 6.5, 12.0, 70.0
-"""Of marks in one row: the height of each, and the least and most of all."""
+"""The marks in one row: the height of each, and the least and greatest height of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A quantity of a series.
+    """One bar of a series.
 
     Attributes:
-        name: Whose it is.
+        name: The label before it.
         series: Gives the colour.
-        value: How long it is.
-        words: Its value with the unit, at its end.
-        low: Where its confidence interval begins; None without one.
-        high: Where it ends.
+        value: Its length.
+        words: The value with its unit, shown at its end.
+        low: The lower end of its confidence interval; None without one.
+        high: The upper end.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Bar:
 
 
 def head(name: str, told: str) -> str:
-    """The line above a group or a row: of a long one the name is cut, not what is told of it."""
+    """The heading of a group or a row; if it is too long, the name is cut, not the rest."""
     return f"{shorten(name, max(9, _HEAD_LETTERS - len(told)))}{told}"
 
 
 def bar_chart(label: str, groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> Markup:
-    """Horizontal bars in groups, each with its name before it and its value after it."""
+    """Horizontal bars in groups, each bar with its name before and its value after it."""
     longest = max((len(bar.words) for _, bars in groups for bar in bars), default=0)
     across = Scale(x.low, x.high, 112.0, WIDTH - max(_ROOM, _LETTER * longest))
     parts: list[Markup] = []
@@ -117,9 +117,9 @@ class Dots:
     """A row of estimates.
 
     Attributes:
-        name: Stands above them.
-        points: Series and estimate; only x counts, `low` and `high` along x.
-        bound: What they are measured against; None if unknown.
+        name: The heading above them.
+        points: Series and estimate; only x counts, and `low` and `high` are along x.
+        bound: The bound to show; None if unknown.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Dots:
 
 
 def dot_chart(label: str, rows: Sequence[Dots], x: Axis, zero: bool = False) -> Markup:
-    """Rows of marks with their intervals; `zero` draws a line at 0 beside each."""
+    """Rows of marks with their intervals; `zero` draws a line at 0 in each."""
     across = Scale(x.low, x.high, _EDGE, WIDTH - _EDGE)
     parts: list[Markup] = []
     y = 0.0

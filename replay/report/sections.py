@@ -1,4 +1,4 @@
-"""The parts of the page, each from the study alone."""
+"""The parts of the page, each made from the study alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bound(found: Study, case: Case) -> float | None:
 
 
 def load_charts(found: Study) -> list[tuple[str, Markup]]:
-    """A chart for each scenario that was played at two loads or more."""
+    """A chart for each scenario that was played at two or more loads."""
     return [(name, _load_chart(found, name, cases)) for name, cases in sweeps(found.cases).items()]
 
 
@@ -71,7 +71,7 @@ def _on_time(run: Figures) -> float | None:
 
 
 def case_chart(found: Study) -> Markup | None:
-    """Rows of marks for what was played at one load alone; None if nothing was."""
+    """Rows of marks for the cases played at a single load; None if there are none."""
     swept = sweeps(found.cases)
     rows = []
     for case in found.cases:
@@ -120,7 +120,7 @@ def difference_chart(pair: tuple[str, str], found: Sequence[Difference]) -> Mark
 
 
 def cost_chart(found: Study) -> Markup | None:
-    """What a thousand requests on time cost; None where nothing costs anything or is on time."""
+    """The cost of a thousand requests on time; None if there is no cost, or none is on time."""
     if not any(map(_cost_per_thousand, found.runs())):
         return None
     bars = []
@@ -142,25 +142,25 @@ def _cost_per_thousand(run: Figures) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How a policy's promises held."""
+    """How well a policy's predictions held."""
 
     policy: str
     points: Sequence[tuple[float, float, int]]
 
     @property
     def batches(self) -> int:
-        """How many batches say so; each of them speaks of every promise."""
+        """How many batches were measured; each of them counts for every promise."""
         return max(count for _, _, count in self.points)
 
     @property
     def gap(self) -> float:
-        """Observed less promised, mean over promises and batches."""
+        """Observed minus promised share, as a mean over promises and batches."""
         counts = sum(count for _, _, count in self.points)
         return sum((seen - said) * count for said, seen, count in self.points) / counts
 
 
 def calibrations(found: Study) -> list[Calibration]:
-    """Promised and observed shares of each policy, all its runs together."""
+    """Promised and observed shares of each policy, over all its runs."""
     said = []
     for policy in found.policies:
         sums: dict[float, tuple[float, int]] = {}
@@ -177,7 +177,7 @@ def calibrations(found: Study) -> list[Calibration]:
 
 
 def calibration_chart(found: Study, said: Sequence[Calibration]) -> Markup | None:
-    """Promised against observed; None where nothing was promised."""
+    """Observed over promised shares; None if nothing was promised."""
     if not said:
         return None
     lines: list[Line] = []
@@ -201,7 +201,7 @@ def calibration_chart(found: Study, said: Sequence[Calibration]) -> Markup | Non
 
 
 def detailed(found: Study) -> list[Case]:
-    """The cases that are shown in detail: those in which the policies differ the most."""
+    """The cases to show in detail: those in which the policies differ most."""
     limit = max(1, _PANELS // max(1, len(found.policies)))
 
     def difference(case: Case) -> float:
@@ -260,7 +260,7 @@ def _latency_chart(found: Study, case: Case) -> Markup:
 
 
 def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -> Markup | None:
-    """A bar per policy for each model or priority; None where all requests have the same."""
+    """A bar per policy for each model or priority; None if there is only one of them."""
     groups: dict[str | int, list[Bar]] = {}
     requests: dict[str | int, int] = {}
     for series, policy in enumerate(found.policies):

@@ -1,4 +1,4 @@
-"""Means over seeds with their confidence intervals, and paired differences."""
+"""Means over seeds, with their confidence intervals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Estimate:
     Attributes:
         mean: Their arithmetic mean.
         half_width: Half of its 95 % confidence interval; `None` for fewer than two values.
-        count: How many there were.
+        count: Number of values.
     """
 
     mean: float
@@ -25,17 +25,17 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """Where the interval begins."""
+        """The lower end of the interval."""
         return self.mean - (self.half_width or 0.0)
 
     @property
     def high(self) -> float:
-        """Where the interval ends."""
+        """The upper end of the interval."""
         return self.mean + (self.half_width or 0.0)
 
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """The mean of the values that there are, with Student's t interval; `None` without any."""
+    """The mean of the values that aren't None, with Student's t interval; `None` without any."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None

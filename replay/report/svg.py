@@ -1,4 +1,4 @@
-"""Small parts of a drawing: elements, scales, ticks, and labels that keep off one another.
+"""Small parts of a drawing: elements, scales, ticks, and labels that don't overlap.
 
 Everything here is a pure function from numbers and text to escaped SVG. Lengths are in the
 drawing's own units: one is about a pixel on a phone.
@@ -14,14 +14,14 @@ from markupsafe import Markup, escape
 
 WIDTH = 360.0
 COLOURS = 7
-"""How many colours there are; a further series repeats one, with another dash and mark."""
+"""The number of colours; further series repeat them with another dash and mark."""
 _MOST_DECIMALS = 5
 _DASHES = (None, "6 3", "2 2", "8 2 2 2")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """From values between `low` and `high` to lengths between `start` and `end`."""
+    """Maps values between `low` and `high` to lengths between `start` and `end`."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """The length of a value; one outside is drawn at the border."""
+        """The length for a value; values outside are drawn at the border."""
         span = self.high - self.low
         part = (value - self.low) / span if span > 0 else 0.5
         return self.start + min(1.0, max(0.0, part)) * (self.end - self.start)
@@ -37,13 +37,13 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What a direction of a chart means.
+    """One axis of a chart.
 
     Attributes:
         title: The quantity with its unit.
-        low: Its value at the chart's left or bottom.
-        high: Its value at the chart's right or top.
-        ticks: Values and how they are written.
+        low: The value at the chart's left or bottom.
+        high: The value at the chart's right or top.
+        ticks: Values and their labels.
     """
 
     title: str
@@ -68,14 +68,14 @@ def _plain(value: object) -> object:
 
 
 def number(value: float) -> str:
-    """A length with one decimal at most."""
+    """A length, with at most one decimal."""
     text = f"{value:.1f}"
     text = text.removesuffix(".0")
     return "0" if text == "-0" else text
 
 
 def drawing(height: float, label: str, *children: object) -> Markup:
-    """A whole drawing, with what it says in words for who can't see it."""
+    """A whole drawing, with a label for readers who can't see it."""
     box = f"0 0 {number(WIDTH)} {number(height)}"
     return el("svg", *children, viewBox=box, role="img", aria_label=label)
 
@@ -83,12 +83,12 @@ def drawing(height: float, label: str, *children: object) -> Markup:
 def text(
     x: float, y: float, words: str, *, anchor: str | None = None, class_: str | None = None
 ) -> Markup:
-    """Words at a place; `anchor` is start (the default), middle or end."""
+    """Text at a place; `anchor` is start (the default), middle or end."""
     return el("text", words, x=x, y=y, text_anchor=anchor, class_=class_)
 
 
 def hover(words: str) -> Markup:
-    """What is shown when a pointer rests on the parent."""
+    """The text shown when the pointer rests on the parent."""
     return el("title", words)
 
 
@@ -98,7 +98,7 @@ def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Markup:
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
-    """The `d` of a line through points, without those that would not be seen."""
+    """The `d` of a line through points, without points that make no visible difference."""
     kept: list[tuple[float, float]] = []
     for point in points:
         if len(kept) >= 2 and _between(kept[-2], kept[-1], point):
@@ -109,12 +109,12 @@ def path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _between(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
-    # Only level runs are shortened: that is where long flat curves have their points.
+    # Only horizontal stretches are reduced; that is where long flat curves have their points.
     return abs(a[1] - b[1]) < 0.05 and abs(b[1] - c[1]) < 0.05 and a[0] <= b[0] <= c[0]
 
 
 def colour(series: int) -> str:
-    """The class that carries a series' colour."""
+    """The CSS class with a series' colour."""
     return f"c{series % COLOURS}"
 
 
@@ -124,7 +124,7 @@ def dash(series: int) -> str | None:
 
 
 def mark(x: float, y: float, series: int, words: str | None = None, size: float = 3.5) -> Markup:
-    """The mark of a series: its shape differs from its neighbours' as its colour does."""
+    """The mark of a series, whose shape changes along with its colour from series to series."""
     inside = (hover(words),) if words else ()
     style = f"mark {colour(series)}"
     shape = series % 4
@@ -140,7 +140,7 @@ def mark(x: float, y: float, series: int, words: str | None = None, size: float 
 
 
 def legend_mark(series: int) -> Markup:
-    """A series' line and mark, to stand beside its name."""
+    """A series' line and mark, for the legend."""
     return el(
         "svg",
         el("path", d="M0 6L26 6", class_=f"line {colour(series)}", stroke_dasharray=dash(series)),
@@ -152,7 +152,7 @@ def legend_mark(series: int) -> Markup:
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[tuple[float, str]]:
-    """Round values between two, at most as many as wanted and one."""
+    """Round values between `low` and `high`, at most `wanted` + 1."""
     if not high > low:
         return [(low, f"{low:g}")]
     step = _step(high - low, wanted)
@@ -172,7 +172,7 @@ def _multiples(step: float, first: int, last: int) -> list[tuple[float, str]]:
 
 
 def share_axis(title: str, high: float = 1.0) -> Axis:
-    """A share, from 0."""
+    """An axis for a share, from 0."""
     step = 0.25 if high <= 1 else 0.5
     count = round(high / step)
     at = [index * step for index in range(count + 1)]
@@ -180,14 +180,14 @@ def share_axis(title: str, high: float = 1.0) -> Axis:
 
 
 def count_axis(title: str, high: float, wanted: int = 4) -> Axis:
-    """A quantity that starts at 0 and ends at a round value, which `high` may reach."""
+    """An axis for a quantity, from 0 to a round value of at least `high`."""
     step = _step(high if high > 0 else 1.0, wanted)
     last = max(1, math.ceil(high / step - 1e-9))
     return Axis(title, 0.0, last * step, _multiples(step, 0, last))
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places as near as can be to those wanted, in their order, `gap` apart, within bounds."""
+    """Places close to those wanted, in the same order, at least `gap` apart, within bounds."""
     order = sorted(range(len(wanted)), key=lambda index: (wanted[index], index))
     placed = [0.0] * len(wanted)
     at = low
@@ -202,7 +202,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
 
 
 def shorten(words: str, length: int) -> str:
-    """A text too long for its place without its middle: what tells names apart is at the ends."""
+    """Cuts the middle out of a text that is too long: names differ at their ends."""
     if len(words) <= length:
         return words
     tail = (length - 1) // 2

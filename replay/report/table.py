@@ -21,23 +21,23 @@ _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW = 140, 100
 _FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
-"""The least width of a policy's name, which goes on in the next line where it is longer."""
+"""The least width of a policy's name; a longer name is wrapped."""
 _BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
 
 _MOST_AFTER_LAST = 0.05
-"""Of what is on time, from which share on it is told that it came after the last request."""
+"""A note is shown if more than this share of the on-time weight came after the last request."""
 
-_NOTHING = "–"  # noqa: RUF001 - a dash is what stands in an empty cell
+_NOTHING = "–"  # noqa: RUF001 - a dash marks an empty cell
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A quantity of the table.
+    """A column of the table.
 
     Attributes:
         title: Its name with the unit.
         measure: Its value in a run.
-        write: How a mean and its half-width are written.
+        write: Formats a mean and its half-width.
     """
 
     title: str
@@ -46,22 +46,22 @@ class Column:
 
 
 def percent(found: Estimate) -> str:
-    """A share: `93.4 ± 0.5`, in per cent."""
+    """A share in per cent: `93.4 ± 0.5`."""
     return _written(found.mean * 100, found.half_width and found.half_width * 100, ",.1f")
 
 
 def milliseconds(found: Estimate) -> str:
-    """A duration that is in milliseconds already."""
+    """A duration given in milliseconds."""
     decimals = 2 if found.mean < 10 else 1 if found.mean < 100 else 0
     return _written(found.mean, found.half_width, f",.{decimals}f")
 
 
 def money(found: Estimate) -> str:
-    """A cost, in whatever the fleet's costs are in, or an energy: with three digits at least."""
+    """A cost in the unit of the fleet's costs, or an energy: with at least three digits."""
     if not found.mean:
         return "0"
     decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), None)
-    # The energy of a few requests costs so little that all digits would be zeros.
+    # The cost of a few requests' energy is so small that fixed decimals would all be zeros.
     form = ".2e" if decimals is None else f",.{decimals}f"
     return _written(found.mean, found.half_width, form)
 
@@ -91,9 +91,9 @@ _NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
 
 
 def columns(found: Study) -> list[Column]:
-    """What is told of a policy, in the order of the table, where it is known and says something.
+    """The columns of the table, in order, without those that are unknown or say nothing.
 
-    On time per second is of clients that wait, and those have no bound.
+    On-time requests per second are shown for closed loops, which have no bound.
     """
     closed = [run.result.closed for run in found.runs()]
     told = {
@@ -105,7 +105,7 @@ def columns(found: Study) -> list[Column]:
 
 
 def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
-    """A policy's row: means over seeds, of one case or of all."""
+    """A policy's row: means over seeds, of one case or of all cases."""
     row = []
     for column in columns(found):
         if case is None:
@@ -117,7 +117,7 @@ def cells(found: Study, policy: str, case: Case | None = None) -> list[str]:
 
 
 def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
-    """A row per run, as `--json` has it; shares are of 1, what is unknown is None."""
+    """A row per run, as in `--json`; shares are fractions of 1, unknown values are None."""
     rows = []
     for result in results:
         run = figures(result)
@@ -153,9 +153,9 @@ def points(found: Estimate) -> str:
 
 
 def verdict(difference: Difference) -> str:
-    """What a difference comes to, in words."""
+    """The verdict on a difference, in words."""
     if difference.estimate.half_width is None:
-        seeds = "one seed" if difference.estimate.count == 1 else "cases with unlike seeds"
+        seeds = "one seed" if difference.estimate.count == 1 else "cases with different seeds"
         return f"{seeds}: no interval"
     return "clear" if difference.clear else "within chance"
 
@@ -166,26 +166,26 @@ def notes(found: Study) -> list[str]:
     if not found.even():
         said.append(
             "The policies did not all play the same cases with the same seeds: "
-            "their means over all cases are not of the same work."
+            "their means over all cases are not comparable."
         )
     if any(run.result.closed for run in found.runs()):
         said.append(
-            "Clients waited for each answer before they asked again, so each policy was asked for "
-            "something else, and for less the slower it was: compare what is on time per second, "
-            "and take no overload from it."
+            "Clients waited for each answer before they asked again, so each policy got different "
+            "requests, and fewer the slower it was: compare the requests on time per second, and "
+            "conclude nothing about overload."
         )
     said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
     if max(strides, default=1) > 1:
         said.append(
             f"Of the longest run one request in {max(strides)} was kept: quantiles and charts "
-            "of latency and time are of these, shares and counts are of all."
+            "of latency and time are based on these, shares and counts on all."
         )
     return said
 
 
 def _short(found: Study) -> Iterator[str]:
-    """Where the end of a run, when nothing else came, is much of what it shows."""
+    """A note if much of a run's result came after its last request, when the load had ended."""
     of_runs = [
         (run.after_last, case.name, policy)
         for (case, policy), runs in found.cells.items()
@@ -195,20 +195,20 @@ def _short(found: Study) -> Iterator[str]:
     if share > _MOST_AFTER_LAST:
         yield (
             f"{case_name} is short: {share:.0%} of what {policy} has on time still waited or ran "
-            "when the last request came, and had the devices to itself from then on: that flatters "
-            "who serves late. Play more (--requests, a longer trace)."
+            "when the last request came, and had the devices to itself from then on. That flatters "
+            "policies that serve late. Play more (--requests, a longer trace)."
         )
 
 
 def print_table(
     results: Sequence[RunResult], console: Console, compare: tuple[str, str] | None = None
 ) -> None:
-    """Prints means over seeds, by case and over all, and the paired differences of two policies.
+    """Prints means over seeds, by case and over all cases, and paired differences of two policies.
 
     Args:
         results: The runs.
-        console: Where to.
-        compare: The two policies; without, those of results that have exactly two.
+        console: The console to print to.
+        compare: Two policies to compare; by default the two of results that have exactly two.
     """
     found = study(results)
     if not found.policies:
@@ -224,13 +224,13 @@ def print_table(
 
 
 def _blocks(found: Study, width: int) -> list[Table]:
-    """A table per case, their columns aligned; what does not fit is left out."""
+    """A table per case, with aligned columns; what does not fit is left out."""
     least = 0 if width >= _WIDE else 1 if width >= _NARROW else _FEW
     for left_out in range(least, _MOST_LEFT_OUT + 1):
         heads, blocks = _told(found, left_out)
         down = zip(heads, *(row for _, rows in blocks for row in rows), strict=True)
         widths = [max(map(len, column)) for column in down]
-        # Of a line, the box takes a place at each end and between columns.
+        # In each line, the box takes a place at either end and one between columns.
         room = width - sum(widths[1:]) - len(widths) - 1
         if room >= min(widths[0], _POLICY_WIDTH):
             break
@@ -250,7 +250,7 @@ def _folded(found: Study, room: int) -> list[str]:
 
 
 def folded(name: str, width: int) -> str:
-    """A policy's name in lines of no more than a width, which end between its parts if they can."""
+    """Wraps a policy's name to a width, between its parts where possible."""
     lines = [""]
     for part in _BETWEEN_PARTS.split(name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
@@ -262,13 +262,13 @@ def folded(name: str, width: int) -> str:
 
 
 def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
-    """The heads, and by case the rows.
+    """The headings, and the rows of each case.
 
     Args:
         found: The runs.
-        left_out: 1 leaves out all intervals but that of the share on time, 2 also the share that
-            failed and energy, 3 all but the shares on time, of the bound and refused, and p99,
-            4 all but the shares on time and refused, and every interval.
+        left_out: 1 leaves out all intervals but that of the on-time share; 2 also the failed share
+            and energy; 3 all but the shares on time, of the bound and refused, and p99; 4 all but
+            the shares on time and refused, and every interval.
     """
     titles = [column.title for column in columns(found)]
     if left_out:
@@ -299,7 +299,7 @@ def _shown(found: Study) -> list[tuple[str, Case | None]]:
 
 
 def _requests(found: Study, case: Case) -> str:
-    """How many were played in each run."""
+    """How many requests each run played."""
     runs = [run for policy in found.policies for run in found.cells.get((case, policy), ())]
     least, most = min(run.requests for run in runs), max(run.requests for run in runs)
     if least < most:
@@ -325,14 +325,14 @@ def _block(
 
 
 def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | None:
-    """The two policies to set against each other, if there are.
+    """The two policies to compare, if there are any.
 
     Raises:
-        ValueError: One that was asked for has no runs.
+        ValueError: A policy of `asked` has no runs.
     """
     if asked is None:
         if any(run.result.closed for run in found.runs()):
-            return None  # they were not asked for the same
+            return None  # they were not asked the same requests
         first_two = tuple(found.policies)
         return (first_two[0], first_two[1]) if len(first_two) == 2 else None
     for policy in asked:

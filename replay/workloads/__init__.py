@@ -1,4 +1,4 @@
-"""Workloads: when requests come and what they are, as seeded streams of any length."""
+"""Workloads: when requests arrive and what they ask for, as seeded streams of any length."""
 
 from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
 from replay.workloads.clients import Clients, ClientStream

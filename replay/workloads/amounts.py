@@ -1,4 +1,4 @@
-"""Numbers that a description gives as one value or as a distribution."""
+"""Numbers that a workload description gives as one value or as a distribution."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import Protocol
 
 
 class Amount(Protocol):
-    """A number to be drawn."""
+    """A number to draw."""
 
     def draw(self, chance: random.Random) -> float:
-        """One of its values."""
+        """Draws a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always the same.
+    """Always the same value.
 
     Attributes:
-        value: What it is.
+        value: The value.
     """
 
     value: float
 
     def draw(self, chance: random.Random) -> float:
-        """The value; takes no chance."""
+        """The value; draws no random number."""
         del chance
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Any number of a range, each as likely.
+    """A uniform distribution over a range.
 
     Attributes:
-        low: The least.
-        high: The most.
+        low: The lowest value.
+        high: The highest value.
     """
 
     low: float
     high: float
 
     def draw(self, chance: random.Random) -> float:
-        """A number of the range."""
+        """A number within the range."""
         return self.low + (self.high - self.low) * chance.random()
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some numbers, each as likely.
+    """One of several numbers, each equally likely.
 
     Attributes:
-        values: At least one.
+        values: The numbers, at least one.
     """
 
     values: tuple[float, ...]
 
     def draw(self, chance: random.Random) -> float:
-        """One of them."""
+        """One of the numbers."""
         return self.values[int(chance.random() * len(self.values))]

@@ -1,7 +1,7 @@
-"""A closed loop: clients that each wait for an answer before they ask again.
+"""A closed loop: each client waits for an answer before it sends the next request.
 
-How often they ask depends on how soon they are answered, so a workload of theirs is known only
-while it is played.
+How often clients ask depends on how soon they are answered, so their requests are known only while
+the workload is played.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from replay.workloads.amounts import Amount, Fixed
 from replay.workloads.mix import Arrival, Mix
 
 TURN_NS = 100_000
-"""What a client takes at least from an answer to its next request, as a real one does: one that is
-refused at once would ask for ever at the same moment."""
+"""The least time that a client takes from an answer to its next request, as a real client does.
+Without it, a client refused at once would ask for ever at the same moment."""
 
 
 _NO_THINKING = Fixed(0.0)
@@ -24,12 +24,12 @@ _NO_THINKING = Fixed(0.0)
 
 @dataclass(frozen=True, slots=True)
 class ClientStream:
-    """Requests of clients that wait for their answers.
+    """Requests from clients that wait for their answers.
 
     Attributes:
-        clients: How many.
+        clients: Number of clients.
         mix: What they ask for.
-        think_ms: How long each waits besides, before its first request too.
+        think_ms: How long each also pauses before a request, including its first.
     """
 
     clients: int
@@ -38,17 +38,17 @@ class ClientStream:
 
 
 class Clients(Iterator[Arrival]):
-    """The next request of who has waited long enough; it ends where nobody will ask now.
+    """The next request of whichever client is due first; it ends when no client is ready to ask.
 
     Args:
-        stream: Who asks, and for what.
-        seed: Same seed and same answers, same requests.
-        base_ns: By model the latency of one request alone.
-        end_ns: From when on nobody asks; None is never.
-        most: How many requests they send at most; None is no limit.
+        stream: The clients and what they ask for.
+        seed: The same seed and the same answers give the same requests.
+        base_ns: Per model, the latency of one request alone.
+        end_ns: No client asks from this time on; None is never.
+        most: The most requests sent in total; None is no limit.
 
     Attributes:
-        out: How many of them wait for an answer.
+        out: Number of clients waiting for an answer.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Clients(Iterator[Arrival]):
         end_ns: int | None = None,
         most: int | None = None,
     ) -> None:
-        """None has asked yet."""
+        """Begins before the first request."""
         self.out = 0
         self._chance = random.Random(f"{seed} think")
         self._think = stream.think_ms
@@ -70,14 +70,14 @@ class Clients(Iterator[Arrival]):
         self._made = stream.mix.arrivals(self._times(), random.Random(f"{seed} mix"), base_ns)
 
     def next_ns(self) -> int | None:
-        """When the next request is due, as far as is known by now; None if none is."""
+        """When the next request is due, as far as is known now; None if none is."""
         if not self._due_ns or self._left == 0:
             return None
         due_ns = self._due_ns[0]
         return due_ns if self._end_ns is None or due_ns < self._end_ns else None
 
     def __next__(self) -> Arrival:
-        """Sends that request."""
+        """Sends the next request."""
         if self.next_ns() is None:
             raise StopIteration
         self.out += 1
@@ -86,7 +86,7 @@ class Clients(Iterator[Arrival]):
         return next(self._made)
 
     def answered(self, at_ns: int) -> None:
-        """Tells one of them that its request has ended, however it did."""
+        """Records that a client's request has ended, in whatever way."""
         self.out -= 1
         heappush(self._due_ns, at_ns + TURN_NS + self._thought_ns())
 

@@ -1,4 +1,4 @@
-"""Workloads from YAML.
+"""Workloads described in YAML.
 
 A workload is one stream, or a list of `streams`:
 
@@ -33,10 +33,10 @@ _MOST_CLIENTS = 100_000
 
 
 def load_workload(path: Path | str, requests: int | None = None) -> Workload:
-    """Reads a description; paths in it are relative to its folder.
+    """Reads a description; relative paths in it start from its folder.
 
     Raises:
-        WorkloadError: It can't be read or isn't a workload; the message names the key.
+        WorkloadError: The file can't be read or isn't a workload; the message names the key.
     """
     try:
         data = load(Path(path).read_text())
@@ -57,12 +57,12 @@ def parse_workload(
 
     Args:
         data: The mapping.
-        source: What it is called in errors.
-        folder: Where the paths of traces begin.
-        requests: How many there are at most, in place of what the mapping says.
+        source: What errors call it.
+        folder: The folder from which relative paths of traces start.
+        requests: The most requests, in place of the number in the mapping.
 
     Raises:
-        WorkloadError: It isn't a workload; the message names the key.
+        WorkloadError: The mapping isn't a workload; the message names the key.
     """
     wanted = "a mapping with process and mix"
     keys = Keys(data, source, "", f"{wanted}, or with streams")
@@ -81,7 +81,7 @@ def parse_workload(
     keys.finish()
     waiting = any(isinstance(each, ClientStream) for each in streams)
     if waiting and len(streams) > 1:
-        raise WorkloadError(f"{source}: clients stand alone: no other stream goes with them")
+        raise WorkloadError(f"{source}: a stream of clients must be the only stream")
     endless = waiting or any(isinstance(each, Stream) and each.end_s is None for each in streams)
     if endless and seconds is None and requests is None:
         raise WorkloadError(f"{source} has no end; give it seconds or requests")
@@ -127,7 +127,7 @@ def _process(keys: Keys, name: str, mix: Mix) -> Stream:
     if cameras and (unsent := mix.unsent(cameras)):
         raise keys.problem(
             "cameras",
-            f"should be enough for each kind of the mix to have one: of {cameras} none would send "
+            f"should be enough that each kind of the mix has one: with {cameras}, none would send "
             f"{', '.join(unsent)}; {mix.enough_senders()} are enough",
         )
     rate, load = _rate(keys, cameras)

@@ -1,4 +1,4 @@
-"""What can be wrong with a workload."""
+"""The error for a workload that can't be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading mappings so that a mistake is named with its key and its remedy."""
+"""Reads mappings so that an error names the faulty key and what would be accepted."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from scheduler.core.names import did_you_mean, near
 
 
 class Keys:
-    """A mapping whose keys are taken one by one, until none is left.
+    """A mapping whose keys are taken one by one until none is left.
 
     Args:
         data: The mapping.
-        source: What the whole is called in errors, as a file's name.
-        place: Where in it the mapping is, as `mix[0]`; empty for the whole.
+        source: What errors call the whole, e.g. a file's name.
+        place: Where the mapping is within the whole, e.g. `mix[0]`; empty for the whole itself.
         wanted: What it should be, for the error if it isn't a mapping.
 
     Raises:
-        WorkloadError: It isn't one.
+        WorkloadError: It isn't a mapping.
     """
 
     def __init__(self, data: object, source: str, place: str, wanted: str) -> None:
-        """Has taken nothing yet."""
+        """Begins with no key taken."""
         self.source = source
         self.place = place
         if not isinstance(data, Mapping):
@@ -40,36 +40,36 @@ class Keys:
         return self._data.get(key) is not None
 
     def take(self, key: str) -> Any:
-        """The value of a key; None without it."""
+        """The value of a key; None if the key is missing."""
         if key not in self._taken:
             self._taken.append(key)
         return self._data.get(key)
 
     def of(self, key: str) -> str:
-        """Where a key is."""
+        """The full path of a key."""
         return f"{self.place}.{key}" if self.place else key
 
     def wrong(self, key: str, wanted: str) -> WorkloadError:
-        """The error for a value that is not as wanted."""
+        """The error for a value of the wrong form."""
         got = self._data.get(key)
         said = f"it is missing{self.misspelt(key)}" if got is None else f"got {shortened(got)}"
         return self.problem(key, f"should be {wanted}; {said}")
 
     def misspelt(self, *missing: str) -> str:
-        """For an error: which key that nobody took may be one of those missing; else empty."""
+        """For an error: an unknown key that may be a misspelling of a missing one, or nothing."""
         for key in self._data:
             if key not in self._taken and (meant := near(_spelt(key), missing)):
                 return f", but there is {key!r}; did you mean {meant!r}?"
         return ""
 
     def problem(self, key: str, said: str) -> WorkloadError:
-        """The error that says something of a key."""
+        """An error about a key."""
         return WorkloadError(f"{self.source}: {self.of(key)} {said}")
 
     def number(
         self, key: str, wanted: str, default: float | None = None, *, zero: bool = False
     ) -> float:
-        """A finite number above 0, or from it; without a default it has to be there."""
+        """A finite number above 0, or 0 if `zero`; without a default, the key is required."""
         value = self.take(key)
         if value is None and default is not None:
             return default
@@ -78,7 +78,7 @@ class Keys:
         return float(value)
 
     def whole(self, key: str, wanted: str, default: int, low: int, high: int) -> int:
-        """A whole number of a range."""
+        """A whole number from `low` to `high`."""
         value = self.take(key)
         if value is None:
             return default
@@ -87,7 +87,7 @@ class Keys:
         return value
 
     def text(self, key: str, wanted: str, *, required: bool = False) -> str | None:
-        """A text that isn't empty."""
+        """A text that isn't empty; None if the key is missing and not required."""
         value = self.take(key)
         if value is None and not required:
             return None
@@ -96,14 +96,14 @@ class Keys:
         return value
 
     def flag(self, key: str) -> bool:
-        """`true` or `false`, which it is without the key."""
+        """`true` or `false`; false if the key is missing."""
         value = self.take(key)
         if value is not None and not isinstance(value, bool):
             raise self.wrong(key, "true or false")
         return bool(value)
 
     def amount(self, key: str, unit: str, *, zero: bool = False) -> Amount | None:
-        """A number, `{uniform: [LOW, HIGH]}` or `{choice: [A, B]}`; None without the key."""
+        """A number, `{uniform: [LOW, HIGH]}` or `{choice: [A, B]}`; None if the key is missing."""
         value = self.take(key)
         if value is None:
             return None
@@ -125,7 +125,7 @@ class Keys:
         raise self.wrong(key, wanted)
 
     def items(self, key: str, wanted: str) -> Iterator[tuple[str, Any]]:
-        """The items of a list with one or more, each with its place."""
+        """The items of a list that isn't empty, each with its place."""
         value = self.take(key)
         if not isinstance(value, list) or not value:
             raise self.wrong(key, wanted)
@@ -133,7 +133,7 @@ class Keys:
             yield f"{self.of(key)}[{index}]", item
 
     def finish(self) -> None:
-        """Says of a key that nobody took which one may have been meant.
+        """Refuses keys that nobody took, and suggests what was meant.
 
         Raises:
             WorkloadError: There is such a key.
@@ -144,22 +144,22 @@ class Keys:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number, which true and false are not."""
+    """Whether a value is a finite number; true and false are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word that was probably meant, or all of them."""
+    """Suggests the known word that was probably meant, or else lists all of them."""
     names = list(known)
     return did_you_mean(_spelt(word), names, f"known here: {', '.join(names)}")
 
 
 def _spelt(word: str) -> str:
-    """As keys are: small, and with underscores."""
+    """Spells a word like a key: in lower case, with underscores."""
     return word.lower().replace("-", "_")
 
 
 def shortened(value: object) -> str:
-    """A value as an error quotes it."""
+    """A value in the form in which errors quote it."""
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"

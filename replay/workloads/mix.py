@@ -1,4 +1,4 @@
-"""What the requests are: a mix of models, deadlines, priorities, weights and sizes."""
+"""What requests ask for: a mix of models, deadlines, priorities, weights and sizes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 __all__ = ["Arrival", "BaseLatency", "Mix", "MixEntry"]
 
 BaseLatency = Mapping[str, int]
-"""By model the latency in ns of one request alone; a `deadline_scale` multiplies it."""
+"""Per model, the latency in ns of one request alone; a `deadline_scale` multiplies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class MixEntry:
     Attributes:
         model: The model's name.
         variant: The only variant to accept; None leaves it to the policy.
-        share: How many of the requests are of this kind, relative to the others' shares.
-        deadline_ms: From arrival to deadline; None takes the trace's.
+        share: How many of the requests are of this kind, relative to the other shares.
+        deadline_ms: Time from arrival to deadline; None takes the trace's.
         deadline_scale: The same as a multiple of the model's base latency.
         priority: As in `Request`.
         weight: As in `Request`.
-        size_bytes: What the inputs take; None takes the trace's, or 0.
+        size_bytes: The size of the inputs; None takes the trace's, or 0.
         accept_late: As in `Request`.
-        label: The label of a trace's entries that are of this kind.
+        label: The label of the trace entries that are of this kind.
     """
 
     model: str
@@ -53,22 +53,22 @@ class MixEntry:
 
 
 def place_of(number: int, senders: int) -> float:
-    """Where in the shares a sender's kind is looked up: so they divide as the shares do."""
+    """The position in the shares of a sender's kind; senders divide in proportion to the shares."""
     return (number + 0.5) / senders
 
 
 class Mix:
-    """Kinds of requests and how often each comes.
+    """Kinds of requests and how often each occurs.
 
     Args:
-        entries: At least one.
+        entries: The kinds, at least one.
 
     Raises:
-        WorkloadError: There is none.
+        WorkloadError: There are none.
     """
 
     def __init__(self, entries: Sequence[MixEntry]) -> None:
-        """Takes the kinds as they are."""
+        """Stores the kinds."""
         if not entries:
             raise WorkloadError("mix should have at least one kind of request")
         self.entries = tuple(entries)
@@ -79,7 +79,7 @@ class Mix:
         chance: random.Random,
         base_ns: BaseLatency | None = None,
     ) -> Iterator[Arrival]:
-        """An arrival for each time, its kind by chance.
+        """An arrival for each time, of a random kind.
 
         Raises:
             WorkloadError: A kind of request has no deadline.
@@ -89,13 +89,13 @@ class Mix:
             yield pool.at(chance.random())(at_ns, chance)
 
     def unsent(self, senders: int) -> list[str]:
-        """The models of kinds that none of so many senders is of, each of which is of one kind."""
+        """The models of the kinds that none of this many senders would send."""
         shares = _Shares(self.entries)
         sent = {shares.at(place_of(number, senders)) for number in range(senders)}
         return [entry.model for at, entry in enumerate(self.entries) if at not in sent]
 
     def enough_senders(self) -> int:
-        """So many that each kind has one."""
+        """A number of senders that gives each kind at least one."""
         shares = [entry.share for entry in self.entries]
         return ceil(sum(shares) / min(shares))
 
@@ -109,10 +109,10 @@ class Mix:
         """Arrivals that are all alike, as a camera's are: one kind, deadline and size.
 
         Args:
-            times_ns: When.
-            place: As `place_of` says.
-            chance: What to draw from.
-            base_ns: As everywhere.
+            times_ns: The arrival times.
+            place: The position in the shares, from `place_of`.
+            chance: The source of random numbers.
+            base_ns: Per model, the latency of one request alone.
 
         Raises:
             WorkloadError: The kind of request has no deadline.
@@ -131,12 +131,12 @@ class Mix:
     ) -> Iterator[Arrival]:
         """An arrival for each entry of a trace.
 
-        An entry whose label is one of the mix's is of that kind; all others are of the kinds
-        without a label. Entries of one source are of one kind. What the mix leaves open (deadline,
-        size) is the trace's.
+        An entry whose label appears in the mix is of that kind; all others are of the kinds without
+        a label. Entries of one source are of one kind. Where the mix gives no deadline or size, the
+        trace's is used.
 
         Raises:
-            WorkloadError: An entry has no deadline, or a label that the mix has no place for.
+            WorkloadError: An entry has no deadline, or no kind fits its label.
         """
         chance = random.Random(f"{seed} mix")
         labels = {entry.label for entry in self.entries}
@@ -156,7 +156,7 @@ class Mix:
 
 
 def _place_of(seed: int | str, source: str) -> float:
-    """Where a source is, from 0 to below 1; with each seed somewhere else, apart from others."""
+    """The position of a source in the shares, from 0 to below 1; it depends on the seed."""
     digest = blake2b(f"{seed} {source}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) / 2**53
 
@@ -168,7 +168,7 @@ class _Maker(Protocol):
 
 
 class _Shares:
-    """Which kind is where, from 0 to below 1, if their shares are laid end to end."""
+    """Finds a kind by a position from 0 to below 1, with all shares laid end to end."""
 
     def __init__(self, entries: Sequence[MixEntry]) -> None:
         *self._bounds, self._total = accumulate(entry.share for entry in entries)
@@ -178,7 +178,7 @@ class _Shares:
 
 
 class _Pool:
-    """Kinds of requests, found by where they are in their shares."""
+    """Kinds of requests, found by their position in the shares."""
 
     def __init__(self, entries: Sequence[MixEntry], base_ns: BaseLatency | None) -> None:
         self._makers = [_maker(entry, base_ns) for entry in entries]
@@ -189,7 +189,7 @@ class _Pool:
 
 
 def _maker(entry: MixEntry, base_ns: BaseLatency | None) -> _Maker:
-    """Makes arrivals of one kind; what never changes is looked up once."""
+    """A function that makes arrivals of one kind; constant values are looked up once."""
     deadline = entry.deadline_ms or entry.deadline_scale
     unit_ns = _unit_ns(entry, base_ns)
     size = entry.size_bytes

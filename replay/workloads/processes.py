@@ -1,7 +1,7 @@
-"""When requests come: arrival processes as endless streams of times, in integer nanoseconds.
+"""When requests arrive: arrival processes as endless streams of times, in integer nanoseconds.
 
-A process is open-loop: it comes whatever became of what came before (`clients.py` has those who
-wait). Same rate and seed, same times.
+A process is open-loop: arrivals do not depend on what became of earlier requests (`clients.py` has
+the closed loop). The same rate and seed give the same times.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from typing import ClassVar, Protocol
 
 NS = 1e9
 MOST_JITTER = 0.5
-"""Of a period; with more, a camera's frames would overtake each other."""
+"""As a share of the period; with more jitter, a camera's frames would overtake each other."""
 
 
 class Process(Protocol):
-    """A way in which requests come, at any mean rate.
+    """An arrival process, for any mean rate.
 
     Attributes:
-        alike: Whether a sender's requests are all of one kind, as a camera's are.
+        alike: Whether all requests of one sender are of one kind, as a camera's are.
     """
 
     alike: ClassVar[bool]
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
-        """Rising times in ns, of each sender by itself; together they have the rate."""
+        """Rising times in ns, one stream per sender; together they have the given rate."""
 
 
 # -- the streams
 
 
 def constant_ns(rate_per_s: float) -> Iterator[int]:
-    """Evenly apart, without drift; the first after one gap."""
+    """Evenly spaced times without drift; the first comes after one gap."""
     over, under = rate_per_s.as_integer_ratio()
     at = 0
     while True:
@@ -43,7 +43,7 @@ def constant_ns(rate_per_s: float) -> Iterator[int]:
 
 
 def poisson_ns(rate_per_s: float, chance: random.Random) -> Iterator[int]:
-    """Exponential gaps."""
+    """Times with exponential gaps."""
     per_ns = rate_per_s / NS
     at_ns = 0
     while True:
@@ -52,10 +52,10 @@ def poisson_ns(rate_per_s: float, chance: random.Random) -> Iterator[int]:
 
 
 def gamma_ns(rate_per_s: float, cv: float, chance: random.Random) -> Iterator[int]:
-    """Gamma-distributed gaps with a given coefficient of variation; 1 is Poisson.
+    """Times with gamma-distributed gaps of a given coefficient of variation; 1 is Poisson.
 
-    The first gap begins at an arrival, so a short workload has some (cv² - 1) / 2 requests more
-    than its rate tells.
+    The first gap begins at an arrival, so a short workload has about (cv² - 1) / 2 more requests
+    than its rate implies.
     """
     shape = 1 / (cv * cv)
     scale_ns = NS / (rate_per_s * shape)
@@ -70,7 +70,7 @@ def mmpp_ns(
 ) -> Iterator[int]:
     """A Markov-modulated Poisson process: a rate per state, an exponential stay in each.
 
-    From a state it goes to any other, each as likely. It begins as if it had always been going.
+    The next state is any other one, with equal probability. The process begins in its steady state.
     """
     states = range(len(rates_per_s))
     # Uniform jumps visit all states equally often, so time divides as the stays do.
@@ -79,7 +79,7 @@ def mmpp_ns(
     while True:
         leave_ns = enter_ns + chance.expovariate(1 / (stays_s[state] * NS))
         at_ns = enter_ns
-        # A Poisson process has no memory: what was due after the change may be forgotten.
+        # A Poisson process has no memory, so an arrival due after the change can be dropped.
         while rates_per_s[state] > 0:
             at_ns += chance.expovariate(rates_per_s[state] / NS)
             if at_ns >= leave_ns:
@@ -92,7 +92,7 @@ def mmpp_ns(
 def diurnal_ns(
     rate_per_s: float, amplitude: float, period_s: float, phase: float, chance: random.Random
 ) -> Iterator[int]:
-    """Poisson with a rate that goes up and down as a sine, by thinning (Lewis and Shedler 1979).
+    """Poisson arrivals whose rate follows a sine, by thinning (Lewis and Shedler 1979).
 
     The rate is `rate_per_s * (1 + amplitude * sin(2 pi (t / period_s + phase)))`.
     """
@@ -107,9 +107,9 @@ def diurnal_ns(
 def camera_ns(
     fps: float, jitter: float, chance: random.Random, spread: float = 1.0
 ) -> Iterator[int]:
-    """Frames of one camera from a phase of its own, each early or late by a share of its period.
+    """Frames of one camera with a random phase, each early or late by a share of its period.
 
-    The phase is within the first `spread` of the period, also a share.
+    The phase lies within the first `spread` of the period, which is a share too.
     """
     period_ns = NS / fps
     offset = spread * chance.random()
@@ -120,17 +120,17 @@ def camera_ns(
         frame += 1
 
 
-# -- the processes, as a description names them
+# -- the processes that a description can name
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Evenly apart."""
+    """Evenly spaced requests."""
 
     alike: ClassVar[bool] = False
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
-        """One stream, for which the seed has no meaning."""
+        """One stream; the seed is not used."""
         del seed
         return [constant_ns(rate_per_s)]
 
@@ -148,7 +148,7 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Gamma:
-    """Gaps more or less regular than Poisson's.
+    """Gaps more or less regular than those of a Poisson process.
 
     Attributes:
         cv: Standard deviation of the gaps over their mean.
@@ -170,9 +170,9 @@ class Bursts:
     """A two-state MMPP: quiet, and a burst now and then.
 
     Attributes:
-        factor: The rate in a burst over that in the quiet.
-        burst_s: How long a burst lasts on average.
-        quiet_s: How long the quiet lasts on average.
+        factor: The rate in a burst over the rate in the quiet.
+        burst_s: The mean length of a burst.
+        quiet_s: The mean length of the quiet between bursts.
     """
 
     alike: ClassVar[bool] = False
@@ -198,9 +198,9 @@ class Diurnal:
     """Busy and slack times in turn.
 
     Attributes:
-        amplitude: By what share of the mean the rate goes up and down, from 0 to 1.
-        period_s: From one peak to the next.
-        phase: Where in the period it begins: 0 in the middle and rising, 0.25 at the peak.
+        amplitude: The share of the mean by which the rate goes up and down, from 0 to 1.
+        period_s: Time from one peak to the next.
+        phase: Where in the period it begins: 0 at the mean and rising, 0.25 at the peak.
     """
 
     alike: ClassVar[bool] = False
@@ -221,12 +221,12 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True)
 class Cameras:
-    """Cameras that each send a frame per period, from phases of their own.
+    """Cameras that each send one frame per period, with separate phases.
 
     Attributes:
-        cameras: How many.
-        jitter: By what share of its period a frame may be early or late, from 0 to below 0.5.
-        spread: Over what share of the period the phases lie; 0 where all are triggered at once.
+        cameras: Number of cameras.
+        jitter: The share of its period by which a frame may be early or late, from 0 to below 0.5.
+        spread: The share of the period over which the phases lie; 0 triggers all cameras at once.
     """
 
     alike: ClassVar[bool] = True
@@ -240,7 +240,7 @@ class Cameras:
         _require(0 <= self.spread <= 1, "spread", "from 0 to 1", self.spread)
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
-        """One stream per camera. A camera keeps its phase at any rate."""
+        """One stream per camera. A camera has the same phase at any rate."""
         fps = rate_per_s / self.cameras
         return [
             camera_ns(fps, self.jitter, random.Random(f"{seed} {number}"), self.spread)
@@ -256,7 +256,7 @@ PROCESSES: dict[str, type[Process]] = {
     "diurnal": Diurnal,
     "cameras": Cameras,
 }
-"""By the name that a description gives; the fields of each are its keys."""
+"""The processes by the name that a description gives; the fields of each are its keys."""
 
 
 def _require(holds: bool, name: str, wanted: str, value: object) -> None:

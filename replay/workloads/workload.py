@@ -19,12 +19,12 @@ from replay.workloads.processes import Process
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a workload needs to know of where it is played.
+    """What a workload needs to know about where it is played.
 
     Attributes:
-        seed: Same seed, same requests.
+        seed: The same seed gives the same requests.
         capacity_per_s: Requests per second that the targets can finish; a `load` is a share of it.
-        base_ns: By model the latency of one request alone; a `deadline_scale` multiplies it.
+        base_ns: Per model, the latency of one request alone; a `deadline_scale` multiplies it.
     """
 
     seed: int | str = 0
@@ -37,10 +37,10 @@ class Stream:
     """Requests of an arrival process.
 
     Attributes:
-        process: When they come.
-        mix: What they are.
-        rate_per_s: How many on average; None where a load says it.
-        load: The same as a share of the capacity.
+        process: When requests arrive.
+        mix: What they ask for.
+        rate_per_s: The mean rate; None where `load` is given.
+        load: The mean rate as a share of the capacity.
         start_s: When the stream begins.
         end_s: When it ends; None is never.
     """
@@ -56,7 +56,7 @@ class Stream:
         """Requests per second while the stream lasts.
 
         Raises:
-            WorkloadError: It is given as a load and the capacity isn't known.
+            WorkloadError: The rate is given as a load, and the capacity isn't known.
         """
         if self.rate_per_s is not None:
             return self.rate_per_s
@@ -70,7 +70,7 @@ class Stream:
         return self.load * capacity_per_s
 
     def arrivals(self, setting: Setting, name: str = "0") -> Iterator[Arrival]:
-        """Its requests in order of time; `name` tells its chance from other streams'."""
+        """Its requests in order of time; `name` makes its randomness differ from other streams'."""
         seed = f"{setting.seed} {name}"
         rate_per_s = self.mean_rate_per_s(setting.capacity_per_s)
         senders = self.process.streams(rate_per_s, f"{seed} times")
@@ -97,11 +97,11 @@ class TraceStream:
 
     Attributes:
         path: The trace.
-        mix: What its entries are.
+        mix: What its entries ask for.
         format: As in `open_trace`, like the rest.
         speed: How much faster to replay.
-        rate_scale: By how much to multiply arrivals.
-        slice_s: The seconds of it to play.
+        rate_scale: The factor on the number of arrivals.
+        slice_s: The seconds of the trace to play.
         sort_window_s: How far an arrival may be out of order.
     """
 
@@ -134,12 +134,12 @@ class TraceStream:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Streams of requests that come at once.
+    """Streams of requests that are played together.
 
     Attributes:
-        streams: At least one; clients that wait for their answers are the only one.
+        streams: At least one; a stream of clients that wait for their answers must be the only one.
         seconds: How long it lasts; None is as long as its streams do.
-        requests: How many it has at most; None is no limit.
+        requests: The most requests; None is no limit.
     """
 
     streams: tuple[Stream | TraceStream | ClientStream, ...]
@@ -153,16 +153,16 @@ class Workload:
         capacity_per_s: float | None = None,
         base_ns: Mapping[str, int] | None = None,
     ) -> Iterator[Arrival]:
-        """The requests in order of time, made as they are asked for; `Clients` where some wait.
+        """The requests in order of time, generated lazily; `Clients` if the loop is closed.
 
         Args:
-            seed: Same seed, same requests. Another mix leaves the times as they are.
+            seed: The same seed gives the same requests; changing the mix does not change the times.
             capacity_per_s: As in `Setting`.
             base_ns: As in `Setting`.
 
         Raises:
-            WorkloadError: A `load` or `deadline_scale` without what it is a multiple of.
-            TraceError: A trace can't be read. Comes with the request where it shows.
+            WorkloadError: There is a `load` or `deadline_scale`, but not what it is a multiple of.
+            TraceError: A trace can't be read. Raised on reaching the request concerned.
         """
         if isinstance(first := self.streams[0], ClientStream):
             end_ns = None if self.seconds is None else round(self.seconds * 1e9)
@@ -176,14 +176,16 @@ class Workload:
         return islice(_before(merge(each), self.seconds), self.requests)
 
     def with_load(self, load: float) -> Workload:
-        """The same, with all its processes' rates together at a share of the capacity.
+        """The same workload, with its total rate set to a share of the capacity.
 
         Raises:
-            WorkloadError: A stream is a trace or of clients that wait for their answers, or some
-                rates are loads and others are not.
+            WorkloadError: A stream is a trace or a closed loop of clients, or some rates are given
+                as loads and others are not.
         """
         if isinstance(self.streams[0], ClientStream):
-            raise WorkloadError("clients ask as fast as they are answered, whatever the load")
+            raise WorkloadError(
+                "the load of clients can't be set: they ask as fast as they are answered"
+            )
         streams = [stream for stream in self.streams if isinstance(stream, Stream)]
         if len(streams) < len(self.streams):
             raise WorkloadError("the load of a trace can't be set; give it a rate_scale")
@@ -198,7 +200,7 @@ class Workload:
 
 
 def merge(streams: Sequence[Iterator[Arrival]]) -> Iterator[Arrival]:
-    """Streams that are in order of time as one that is; at the same time, the first comes first."""
+    """Merges streams in order of time; at equal times, earlier streams come first."""
     if len(streams) == 1:
         return streams[0]
     return heapq.merge(*streams, key=attrgetter("at_ns"))

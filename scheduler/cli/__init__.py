@@ -1,1 +1,1 @@
-"""The command `laxity`: one file per subcommand, and what they share."""
+"""The command `laxity`: one file per subcommand, and shared parts."""

@@ -1,6 +1,7 @@
 """The command `laxity`, and `python -m scheduler.cli`.
 
-Apart from `scheduler.cli.main`, which takes a moment to be loaded: Ctrl-C in it is one like any.
+Separate from `scheduler.cli.main`, which takes a moment to import, so that Ctrl-C during the import
+is handled too.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the commands that speak with a box have in common."""
+"""Options and helpers shared by the commands that talk to a box."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ Url = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables, errors too.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables, also for errors.")
+]
 
 SHOWN_VALUES = 5
 Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")]
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FILE.npz", help="Save the outputs.")
 ]
-"""How a result is shown, and where it is kept."""
+"""How results are shown, and where they are saved."""
 
 
 @contextmanager
 def box(url: str | None) -> Iterator[Client]:
-    """A client of the box for the time of a command."""
+    """A client of the box for the duration of a command."""
     with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
         yield client
 
 
 @contextmanager
 def screen(console: Console, *, whole: bool = False) -> Iterator[Callable[[RenderableType], None]]:
-    """Shows each view in place of the one before, or after it where nobody looks at a terminal.
+    """Shows each view in place of the last on a terminal, or after the last elsewhere.
 
     Args:
-        console: Where.
-        whole: Whether the views have the whole screen.
+        console: Where to show the views.
+        whole: Whether the views take up the whole screen.
     """
     if not console.is_terminal:
         yield lambda view: console.print(view, "")

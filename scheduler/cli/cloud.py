@@ -1,4 +1,4 @@
-"""`laxity cloud`: a cloud tier of one's own, on Ray Serve."""
+"""`laxity cloud`: a cloud tier of your own, on Ray Serve."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.2
 _END_S = 60.0
-"""How long the process that holds a cluster may take to end, beyond what requests are given."""
+"""How long the process that holds a cluster may take to end, after the time to drain requests."""
 
 app = typer.Typer(**COMMANDS)
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ConfigFile = Annotated[
-    Path, typer.Option("--config", help="The application's YAML file, as configs/cloud.yaml.")
+    Path, typer.Option("--config", help="The application's YAML file, such as configs/cloud.yaml.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -40,7 +40,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
     epilog=examples(
         ("laxity cloud up --config cloud.yaml", "until Ctrl-C"),
         ("laxity cloud up --config cloud.yaml --detach", "until `laxity cloud down`"),
-        ("laxity cloud up --config cloud.yaml --address auto", "on a Ray cluster that runs"),
+        ("laxity cloud up --config cloud.yaml --address auto", "on a running Ray cluster"),
     ),
 )
 def up(
@@ -48,7 +48,7 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="Return once it serves.")] = False,
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A Ray cluster that runs, instead of one's own."),
+        typer.Option(metavar="ADDRESS", help="A running Ray cluster, instead of a new one."),
     ] = None,
 ) -> None:
     """Serve a model repository as a Ray Serve application, with replicas that come and go."""
@@ -66,7 +66,7 @@ def up(
     epilog=examples(("laxity cloud down --config cloud.yaml", "what `up` has started")),
 )
 def down(config: ConfigFile, as_json: AsJson = False) -> None:
-    """End what `up` has started, and nothing else."""
+    """Stop what `up` has started, and nothing else."""
     settings = _load(config)
     record = _record(settings)
     if record is not None:
@@ -85,11 +85,11 @@ def down(config: ConfigFile, as_json: AsJson = False) -> None:
     ),
 )
 def status(config: ConfigFile, as_json: AsJson = False) -> None:
-    """How the application is; exit status 1 if it is not up."""
+    """Show the state of the application; exit status 1 if it is not up."""
     settings = _load(config)
     record = _record(settings)
     if record is None:
-        raise LaxityError(f"nothing is up by {config}; start it with: laxity cloud up")
+        raise LaxityError(f"nothing is up for {config}; start it with: laxity cloud up")
     from edge_agent.cloud.deployment import connected, describe
 
     with connected(record):
@@ -101,7 +101,7 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
 
 
 def _load(file: Path, address: str | None = None) -> ApplicationConfig:
-    """The configuration; from here on Ray may be imported."""
+    """Loads the configuration and sets Ray's environment; Ray may be imported afterwards."""
     from edge_agent.cloud.config import load_cloud_config
     from edge_agent.ray_settings import set_ray_environment
 
@@ -128,7 +128,7 @@ def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
     stop = threading.Event()
     on_signals(stop, stop)
     deployment = Deployment(config, file)
-    on_signals(stop, stop)  # once more, because Ray has put its own in their place
+    on_signals(stop, stop)  # again, because Ray has replaced the handlers with its own
     try:
         with DeviceBars(console) as bars:
             deployment.deploy(bars.show, stop)
@@ -148,7 +148,7 @@ def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
 
 
 def _detach(file: Path, config: ApplicationConfig) -> None:
-    """Has a process of its own hold the cluster, and shows what it says until it serves."""
+    """Starts a process that holds the cluster, and shows its output until it serves."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     log = config.state_dir / "cloud.log"
     with log.open("w", encoding="utf-8") as out:
@@ -166,14 +166,14 @@ def _detach(file: Path, config: ApplicationConfig) -> None:
                 record = _record(config)
                 if record is not None and record.ready:
                     _show(said)
-                    console.print(f"It goes on as process {process.pid}, and logs to {log}")
+                    console.print(f"It continues as process {process.pid}, and logs to {log}")
                     return
                 time.sleep(_LOOK_S)
         except KeyboardInterrupt:
             process.terminate()
             _wait([process], _END_S)
         _show(said)
-    raise LaxityError(f"the application did not come up; {log} has it all")
+    raise LaxityError(f"the application did not come up; see {log}")
 
 
 def _show(said: IO[str]) -> None:
@@ -196,7 +196,7 @@ def _end(record: Record, config: ApplicationConfig) -> None:
 
 
 def _end_elsewhere(record: Record, config: ApplicationConfig) -> None:
-    """Takes the application away from another's cluster, where `up` has left it."""
+    """Removes the application from an existing cluster, on which `up` deployed it."""
     from edge_agent.cloud.deployment import connected, take_away
     from edge_agent.cloud.record import forget_record, record_file
     from edge_agent.errors import AgentError
@@ -217,7 +217,7 @@ def _wait(processes: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:
 
 
 def view(described: dict[str, Any]) -> RenderableType:
-    """The application at a glance, from what `status` tells."""
+    """A summary of the application, from its `status`."""
     states = ", ".join(f"{n} {state.lower()}" for state, n in described["replica_states"].items())
     head = Text(described["name"], style="bold")
     head.append(

@@ -1,4 +1,4 @@
-"""`laxity config`: is a configuration right, and what could be in it."""
+"""`laxity config`: checks a configuration, or prints its schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(**COMMANDS)
     epilog=examples(
         ("laxity config check edge.yaml", "every mistake, with its line"),
         ("laxity config check edge.yaml --json", "with every default"),
-        ("laxity config check cloud.yaml", "one for laxity cloud up, likewise"),
+        ("laxity config check cloud.yaml", "also a file for laxity cloud up"),
     ),
 )
 def check(
@@ -37,7 +37,7 @@ def check(
         bool, typer.Option("--json", help="Print the whole configuration, defaults filled in.")
     ] = False,
 ) -> None:
-    """Say every mistake in a configuration file; exit status 1 if there is one."""
+    """Report every mistake in a configuration file; exit status 1 if there is one."""
     config: Section
     if _is_of_cloud(file):
         config, summary, whose = *_checked_cloud(file), ", for laxity cloud up"
@@ -52,10 +52,10 @@ def check(
 
 
 def _is_of_cloud(file: Path) -> bool:
-    """Whether a file has more keys that only `laxity cloud` knows than ones that only a box does.
+    """Whether more keys of a file are known only to `laxity cloud` than only to a box.
 
     Raises:
-        ConfigError: It can't be read.
+        ConfigError: The file can't be read.
     """
     from edge_agent.cloud.config import ApplicationConfig
 
@@ -101,10 +101,10 @@ def _listed(config: Config) -> tuple[DeviceConfig, ...]:
 
 
 def _described(device: DeviceConfig) -> str:
-    """Its name, and which of its cores this machine lacks: it may be the file of another one."""
+    """A device's id, and its cores that this machine lacks: the file may be for another machine."""
     missing = sorted(set(device.cores) - os.sched_getaffinity(0))
     cores = ", ".join(map(str, missing))
-    return f"{device.id} (core {cores} is not to be had here)" if missing else device.id
+    return f"{device.id} (core {cores} is not available here)" if missing else device.id
 
 
 def _summary(config: Config) -> dict[str, str]:
@@ -155,7 +155,7 @@ def _in_the_way(folder: Path) -> str:
 
 
 def _unread(path: Path) -> str:
-    """What keeps a file from being looked into, which may be of another machine or user."""
+    """Why a file can't be read here; it may be meant for another machine or user."""
     if os.access(path, os.R_OK):
         return ""
     return " (can't be read by this user)" if os.path.lexists(path) else " (no such file yet)"
@@ -172,7 +172,7 @@ def _unread(path: Path) -> str:
     ),
 )
 def schema(
-    as_json: Annotated[bool, typer.Option("--json", help="It is JSON in any case.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,
 ) -> None:
     """Print the JSON schema of the configuration file, with every key's meaning."""
     print(json.dumps(config_schema(), indent=2))

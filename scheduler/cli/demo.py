@@ -1,4 +1,4 @@
-"""`laxity demo`: a box of its own, overloaded before your eyes."""
+"""`laxity demo`: starts a box and overloads it before your eyes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def demo(
     cameras: Annotated[
         int, typer.Option(min=1, max=200, metavar="N", help="How many cameras send scans.")
     ] = 8,
-    seed: Annotated[int, typer.Option(help="Chance of the cameras: same seed, same scans.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the cameras: same seed, same scans.")] = 1,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder with configuration, log and profile.")
     ] = False,
 ) -> None:
-    """Start a box of its own, overload it, kill its worker, and show what became of deadlines."""
+    """Start a separate box, overload it, kill its worker, and show which deadlines were kept."""
     from replay.demo.run import Demo
 
     check_places(json_file)

@@ -1,4 +1,4 @@
-"""`laxity doctor`: what may be wrong around a box, and what would be right."""
+"""`laxity doctor`: finds problems in a box's environment, and says how to fix them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and its models, folders, ports, clouds"),
+        ("laxity doctor --config edge.yaml", "and its models, folders, ports and clouds"),
         ("laxity doctor --json", "for scripts"),
     ),
 )
@@ -40,7 +40,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look for what may be wrong around a box; exit status 1 if something is."""
+    """Look for problems in a box's environment; exit status 1 if there is an error."""
     try:
         settings = load_config(config)
     except ConfigError as error:

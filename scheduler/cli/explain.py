@@ -35,7 +35,7 @@ OUTCOMES = [outcome.value for outcome in Outcome]
         ("laxity explain", "the requests that ended last, with their ids"),
         ("laxity explain --outcome expired --model digits", "some of them"),
         ("laxity explain 4711", "the whole life of one"),
-        ("laxity explain 8f2c…", "how a durable task is"),
+        ("laxity explain 8f2c…", "the state of a durable task"),
         ("laxity explain 4711 --journal old/journal --json", "from a copy, for scripts"),
     ),
 )
@@ -48,7 +48,7 @@ def explain(
         ),
     ] = None,
     outcome: Annotated[
-        str | None, typer.Option(help="Without an ID: only those that ended so.")
+        str | None, typer.Option(help="Without an ID: only those with this outcome.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Without an ID: only those for this model.")
@@ -64,17 +64,17 @@ def explain(
         str | None,
         typer.Option(
             metavar="RUN",
-            help="An earlier life of the scheduler, as files name it; a wrong name lists them.",
+            help="The scheduler's run, as in the files' names; an unknown name lists all runs.",
             show_default="latest",
         ),
     ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what became of a request, and why, from the journal of the box that had it.
+    """Tell how a request ended, and why, from the journal of the box that had it.
 
-    Ids count from 1 since the scheduler started: of a request before a crash or a restart, --run
-    names the life. The newest events are in the journal after 0.2 s.
+    Ids count from 1 since the scheduler started; for a request from before a crash or a restart,
+    give its run with --run. The newest events are in the journal after 0.2 s.
     """
     if outcome is not None and outcome not in OUTCOMES:
         raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
@@ -82,7 +82,7 @@ def explain(
         if request is not None and name in ("outcome", "model", "count"):
             raise InputProblem(f"{option} goes without an ID")
         if request is not None and not request.isdecimal() and name in ("journal", "run"):
-            raise InputProblem(f"{option} is of a request, and {request!r} is a durable task's id")
+            raise InputProblem(f"{option} is for requests, and {request!r} is a durable task's id")
     if journal is not None and "url" in given(ctx):
         raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
     if request is not None and not request.isdecimal():
@@ -107,7 +107,7 @@ def _explain_task(task: str, url: str | None, as_json: bool) -> None:
 
     show(task, url, as_json)
     if not as_json:
-        say("each run of a task is a request of its own: laxity explain --model lists those")
+        say("each run of a task is a separate request: list them with laxity explain --model")
 
 
 def _journal_of(url: str | None) -> Path:

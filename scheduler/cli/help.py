@@ -1,4 +1,4 @@
-"""How the help of a command teaches: with examples that can be copied."""
+"""The help of commands, with examples to copy."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from scheduler.cli.streams import tell
 from scheduler.errors import LaxityError
 
 _WIDTH = 76
-"""Of a terminal with 80 columns, less the margins of an epilog."""
+"""Width of an 80-column terminal, less the margins of an epilog."""
 
 
 def examples(*pairs: tuple[str, str]) -> str:
-    """An epilog of command lines, each with what it is for."""
+    """An epilog of command lines, each with its purpose."""
     column = max(cell_len(command) for command, _ in pairs) + 2
     lines = ["[bold]Examples[/bold]"]
     for command, purpose in pairs:
@@ -33,10 +33,10 @@ def examples(*pairs: tuple[str, str]) -> str:
 
 
 def given(ctx: typer.Context) -> dict[str, str]:
-    """The options and arguments that were given on the command line, as people write them.
+    """The options and arguments given on the command line, as users write them.
 
     Returns:
-        By the name of the parameter.
+        The spelling of each option or argument, by the name of its parameter.
     """
     return {
         each.name: max(each.opts, key=len)
@@ -51,10 +51,10 @@ def _source(ctx: typer.Context, name: str) -> str:
 
 
 class _Flags:
-    """Shows no type of options that take no value: `--json <bool>` would have people write one."""
+    """Hides the type of options that take no value: `--json <bool>` would suggest one."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """As click does."""
+        """As in click, but flags have no metavar."""
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for each in params:
             if getattr(each, "is_flag", False):
@@ -63,12 +63,12 @@ class _Flags:
 
 
 class _Paragraphs:
-    """Has help of more than a line, of which Typer would break each where the source does."""
+    """Help whose paragraphs are rewrapped; Typer would break lines as the source does."""
 
     help: str | None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As Typer does, with each paragraph as long as the terminal is wide."""
+        """As in Typer, with each paragraph wrapped to the width of the terminal."""
         paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
         self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
         super().format_help(ctx, formatter)  # type: ignore[misc]
@@ -78,7 +78,7 @@ class _Command(_Flags, _Paragraphs, TyperCommand):
     """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As click does, but nothing given is empty: `--fleet "$FLEET"` without that variable."""
+        """As in click, but refuses empty values: `--fleet "$FLEET"` with the variable unset."""
         found, *_ = self.make_parser(ctx).parse_args(args=list(args))
         for each in self.get_params(ctx):
             value = found.get(each.name)
@@ -88,7 +88,7 @@ class _Command(_Flags, _Paragraphs, TyperCommand):
         return left
 
     def invoke(self, ctx: Any) -> Any:
-        """As click does, but who asked for JSON is told of what goes wrong in JSON."""
+        """As in click, but with `--json` an error is reported as JSON."""
         try:
             return super().invoke(ctx)
         except LaxityError as error:
@@ -98,14 +98,14 @@ class _Command(_Flags, _Paragraphs, TyperCommand):
 
 
 class _Group(_Flags, _Paragraphs, TyperGroup):
-    """Commands."""
+    """A group of commands."""
 
 
 class TwoWordCommands(_Group):
-    """Has commands of two words beside ones that are the first of them and take arguments."""
+    """Allows a command of two words beside one that is its first word and takes arguments."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As click does, but two words are tried first."""
+        """As in click, but tries two words first."""
         name = " ".join(args[:2])
         if name in self.commands:
             return name, self.commands[name], args[2:]
@@ -115,7 +115,7 @@ class TwoWordCommands(_Group):
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 COMMAND: dict[str, Any] = {"cls": _Command, "context_settings": _SETTINGS}
-"""What every command has in common."""
+"""Settings of every command."""
 
 COMMANDS: dict[str, Any] = {"cls": _Group, "context_settings": _SETTINGS, "no_args_is_help": True}
-"""The same of several under one name."""
+"""Settings of every group of commands."""

@@ -49,7 +49,7 @@ DeadlineMs = Annotated[
     float | None,
     typer.Option(
         metavar="MS",
-        help="When the result must be here, from now.",
+        help="Time from now until the result must be here.",
         show_default="100; with --durable an hour",
     ),
 ]
@@ -63,19 +63,19 @@ Priority = Annotated[
     int, typer.Option(min=0, max=LOWEST_PRIORITY, metavar="N", help="0 goes first.")
 ]
 AcceptLate = Annotated[
-    bool, typer.Option("--accept-late", help="Take a result after the deadline too.")
+    bool, typer.Option("--accept-late", help="Accept a result after the deadline too.")
 ]
 Exact = Annotated[
     bool,
     typer.Option(
-        "--exact", help="Only a result of this very input: not shrunk for a slow link, nor near it."
+        "--exact", help="Only a result for exactly this input, not a shrunk or a similar one."
     ),
 ]
 Levels = Annotated[
     str | None,
     typer.Option(
         metavar="BLACK:WHITE",
-        help="What the black and white of a picture become.",
+        help="The values of black and white in a picture.",
         show_default="0:1 for floats, else 0:255",
     ),
 ]
@@ -147,7 +147,7 @@ def infer(
             return
         ended = _run(client, model, inputs, repeat, options)
     try:
-        _save_last(ended, output)  # who reads what is printed may go away
+        _save_last(ended, output)  # before printing, whose reader may go away
     finally:
         if as_json:
             print_json(report(model, inputs, ended, deadline_ms, top))
@@ -178,11 +178,11 @@ def _finish_infer(ended: list[Ended], repeat: int) -> None:
 def _run(
     client: Client, model: str, inputs: Mapping[str, Prepared], repeat: int, options: dict[str, Any]
 ) -> list[Ended]:
-    """Sends the request `repeat` times, each when the one before has ended, or until Ctrl-C.
+    """Sends the request `repeat` times, one after the other, or until Ctrl-C.
 
     Raises:
-        LaxityError: What ends every request alike, such as wrong input or a lost token.
-        KeyboardInterrupt: None had ended when Ctrl-C came.
+        LaxityError: An error that would end every request, such as wrong input or a lost token.
+        KeyboardInterrupt: Ctrl-C came before any request had ended.
     """
     ended: list[Ended] = []
     try:
@@ -212,10 +212,10 @@ def _one_after_another(
 
 
 def _check_deadline(deadline_ms: float, durable: bool) -> None:
-    """Makes sure, before anything is read or sent, that a request can have it.
+    """Checks, before anything is read or sent, that a request can have this deadline.
 
     Raises:
-        InputProblem: It can't; says what it could be.
+        InputProblem: It can't; the message says what is accepted.
     """
     try:
         most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
@@ -225,10 +225,10 @@ def _check_deadline(deadline_ms: float, durable: bool) -> None:
 
 
 def _read_levels(text: str | None) -> tuple[float, float] | None:
-    """What black and white become.
+    """Parses the values for black and white.
 
     Raises:
-        InputProblem: They are not two finite numbers, unlike each other.
+        InputProblem: They are not two different finite numbers.
     """
     if text is None:
         return None
@@ -249,10 +249,10 @@ def _keep(
     options: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Submits durable tasks, and prints the ids of those that are kept, whatever comes after.
+    """Submits durable tasks, and prints the ids of accepted ones even if a later one fails.
 
     Raises:
-        LaxityError: One was refused.
+        LaxityError: A task was refused.
     """
     arrays = {name: prepared.array for name, prepared in inputs.items()}
     ids: list[str] = []

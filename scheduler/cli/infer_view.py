@@ -1,4 +1,4 @@
-"""What `laxity infer` shows and saves: what came of requests, and where their time went."""
+"""Output of `laxity infer`: how requests ended, and where their time went."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from scheduler.result import Result
 from scheduler.texts import decoded, dtype_name
 
 _SHOWN_VALUES = 1000
-"""Outputs of more values than this are described in JSON, not spelled out."""
+"""In JSON, outputs with more values than this are described, not listed in full."""
 
 _RUNS_LISTED = 10
 
@@ -29,9 +29,9 @@ class Ended:
     """One request that has ended.
 
     Attributes:
-        latency_ms: From the call until its end was known here.
-        result: Its result; None where there is none.
-        error: Why there is none.
+        latency_ms: Time from the call until its end was known here.
+        result: Its result; None if it has none.
+        error: Why it has no result.
     """
 
     latency_ms: float
@@ -40,14 +40,14 @@ class Ended:
 
     @property
     def outcome(self) -> str:
-        """The name of how it ended."""
+        """The name of its outcome."""
         if self.result is not None:
             return self.result.outcome.value
         return str(getattr(self.error, "code", "cancelled"))
 
 
 def why(error: Exception) -> str:
-    """An error of a request in one line, with the counter-offer where there is one."""
+    """An error of a request in one line, with its counter-offer if there is one."""
     code = getattr(error, "code", "cancelled")
     text = f"{code}: {error}"
     if isinstance(error, DeadlineInfeasible) and error.earliest_ms is not None:
@@ -70,7 +70,7 @@ def show(
     deadline_ms: float,
     top: int,
 ) -> None:
-    """Prints how it went, and the outputs of the last request that has any."""
+    """Prints how the requests ended, and the outputs of the last one that has any."""
     for name, prepared in inputs.items():
         if prepared.steps:
             console.print(
@@ -143,7 +143,7 @@ def report(
     deadline_ms: float,
     top: int,
 ) -> dict[str, Any]:
-    """All that `show` says, as plain values."""
+    """Everything that `show` prints, as plain values."""
     results = [one.result for one in ended if one.result is not None]
     outputs = results[-1].outputs if results else {}
     return {
@@ -159,7 +159,7 @@ def report(
 
 
 def described_outputs(outputs: Mapping[str, NDArray[Any]], top: int) -> dict[str, Any]:
-    """Shape and most telling values of each output, and all of them where they are few."""
+    """Shape and largest values of each output, and all values if there are few."""
     return {
         name: {
             **_describe(array),

@@ -1,4 +1,4 @@
-"""From files to what a model takes: arrays, and pictures, with a word on every change made."""
+"""Makes a model's inputs from files of arrays, pictures or text, and notes every change made."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from PIL import Image
 
 TEXT = ".txt"
-"""The suffix of files of text."""
+"""The suffix of text files."""
 
 PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp"})
-"""Suffixes of files that Pillow reads."""
+"""Suffixes of files that are read with Pillow."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _CHOSEN = re.compile(r"(?P<path>.+?\.np[yz])(?::(?P<array>[^\[\]]+))?(?:\[(?P<item>-?\d+)\])?")
 
 Spec = Mapping[str, Any]
-"""Name, dtype and item shape of an input, as `Client.models` gives them."""
+"""Name, dtype and item shape of an input, as `Client.models` returns them."""
 
 
 class InputProblem(LaxityError):
-    """An input can't be made of what was named on the command line."""
+    """The command line can't be carried out, for example because an input can't be made."""
 
     code = "usage"
 
@@ -43,8 +43,8 @@ class Prepared:
     """An input, ready to be sent.
 
     Attributes:
-        array: Shape and dtype are those of one item of the model's input.
-        steps: What was done to get there, in order, for people.
+        array: The data, in the shape and dtype of one item of the model's input.
+        steps: The changes made to the file's data, in order, for people.
     """
 
     array: NDArray[Any]
@@ -53,13 +53,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What one `--input` names.
+    """The source named by one `--input`.
 
     Attributes:
-        name: The model's input; None where the file has to tell, or the model has but one.
+        name: The model's input; None if the file's arrays name it, or the model has only one.
         path: The file.
         array: The array in an .npz file.
-        item: Which item along the first dimension.
+        item: The index of an item along the first dimension.
     """
 
     name: str | None
@@ -69,14 +69,14 @@ class Source:
 
     @property
     def is_picture(self) -> bool:
-        """Whether Pillow reads it."""
+        """Whether it is a picture, read with Pillow."""
         return self.path.suffix.lower() in PICTURES
 
 
 def parse_source(text: str) -> Source:
-    """Reads `[NAME=]PATH`, where a PATH of NumPy's may end in `:ARRAY`, `[ITEM]` or both.
+    """Parses `[NAME=]PATH`, where the PATH of a NumPy file may end in `:ARRAY`, `[ITEM]` or both.
 
-    A file of text is an array of its lines.
+    A text file is an array of its lines.
     """
     name, separator, rest = text.partition("=")
     if not separator or not name or "/" in name or Path(text).exists():
@@ -96,11 +96,11 @@ def load_inputs(
     Args:
         texts: As `parse_source` takes them.
         specs: The inputs of the model.
-        levels: What black and white of a picture become; None for 0 and 1 where the input holds
-            floats, 0 and 255 elsewhere.
+        levels: The values for black and white in pictures; None means 0 and 1 for float inputs,
+            0 and 255 for others.
 
     Raises:
-        InputProblem: A file can't be read or used, or an input has none or two of them.
+        InputProblem: A file can't be read or used, or an input has no source or two.
     """
     by_name = {str(spec["name"]): spec for spec in specs}
     prepared: dict[str, Prepared] = {}
@@ -116,14 +116,14 @@ def load_inputs(
 
 
 def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, NDArray[Any]]]:
-    """Many items, from arrays whose first dimension counts them.
+    """Many items, from arrays whose first dimension runs over the items.
 
     Args:
         texts: As `parse_source` takes them, without an item.
         specs: The inputs of the model.
 
     Raises:
-        InputProblem: A file can't be read or used, an input has none or two of them, or they
+        InputProblem: A file can't be read or used, an input has no source or two, or the sources
             hold different numbers of items, or fewer than two.
     """
     by_name = {str(spec["name"]): spec for spec in specs}
@@ -143,7 +143,7 @@ def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, ND
     counts = {len(column) for column in columns.values()}
     if len(counts) != 1 or counts == {0} or counts == {1}:
         held = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
-        raise InputProblem(f"two items are needed at least, as many of each input; found {held}")
+        raise InputProblem(f"at least two items are needed, as many for each input; found {held}")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -200,7 +200,7 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
     except (ValueError, EOFError, zipfile.BadZipFile):
         known = ", ".join(sorted({".npy", ".npz", TEXT, *PICTURES}))
         raise InputProblem(
-            f"{path} is no NumPy file, picture or text; accepted are {known}"
+            f"{path} is not a NumPy file, picture or text; accepted are {known}"
         ) from None
     if isinstance(loaded, np.ndarray):
         if source.array is not None:
@@ -239,7 +239,7 @@ def _item_of(array: NDArray[Any], source: Source) -> NDArray[Any]:
 
 
 def conform(array: NDArray[Any], spec: Spec) -> Prepared:
-    """An array as one item of an input: its dtype changed, dimensions of 1 added or dropped.
+    """Fits an array to one item of an input by casting, and adding or dropping dimensions of 1.
 
     Raises:
         InputProblem: It would take more than that.
@@ -266,14 +266,14 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise InputProblem(
-                f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose by it"
+                f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose detail"
             )
         steps.append(f"{array.dtype} -> {dtype}")
     return Prepared(np.ascontiguousarray(array, dtype), tuple(steps))
 
 
 def _reshaped(shape: Sequence[int], wanted: Sequence[int | None]) -> list[int] | None:
-    """The shape that `wanted` means for an array, where only dimensions of 1 differ."""
+    """The shape of an array fitted to `wanted`; None if more than dimensions of 1 differ."""
     if None not in wanted and _without_ones(shape) == _without_ones(wanted):
         return [int(size) for size in wanted if size is not None]
     core = list(shape)
@@ -308,12 +308,12 @@ def _open_picture(path: Path) -> Image.Image:
 def from_picture(
     picture: Image.Image, spec: Spec, levels: tuple[float, float] | None = None
 ) -> Prepared:
-    """A picture as one item of an input of shape [C, H, W], [H, W, C] or [H, W].
+    """Converts a picture to one item of an input of shape [C, H, W], [H, W, C] or [H, W].
 
     Args:
-        picture: Any mode and size.
+        picture: A picture of any mode and size.
         spec: The input; a free height or width keeps the picture's own.
-        levels: What black and white become, as in `load_inputs`.
+        levels: The values for black and white, as in `load_inputs`.
 
     Raises:
         InputProblem: The input's shape is not one of a picture.

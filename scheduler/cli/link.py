@@ -1,4 +1,4 @@
-"""`laxity replay link`: a link between a real client and a real server."""
+"""`laxity replay link`: an emulated link between a real client and a real server."""
 
 from __future__ import annotations
 
@@ -62,36 +62,38 @@ def link(
             "--from",
             metavar="FILE",
             help="A recording for both ways: the output of ping, a mahimahi file, or a list of "
-            "Mbps; one of round trips and one of what is carried go together.",
+            "Mbps; one of round trips and one of bandwidth go together.",
             show_default=False,
         ),
     ] = [],  # noqa: B006 (Typer copies it)
     up_from: Annotated[
         list[Path],
-        typer.Option(metavar="FILE", help="The same, to there alone.", show_default=False),
+        typer.Option(metavar="FILE", help="The same, for the way there only.", show_default=False),
     ] = [],  # noqa: B006
     down_from: Annotated[
         list[Path],
-        typer.Option(metavar="FILE", help="The same, from there alone.", show_default=False),
+        typer.Option(metavar="FILE", help="The same, for the way back only.", show_default=False),
     ] = [],  # noqa: B006
     format_: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Of the recordings: ping, mahimahi or mbps; beside one of ping's, the other's.",
-            show_default="their first lines tell",
+            help="Format of the recordings: ping, mahimahi or mbps; beside ping's, of the other.",
+            show_default="found from their first lines",
         ),
     ] = None,
     interval_s: Annotated[
         float | None,
         typer.Option(
             metavar="S",
-            help="Between the samples of a ping or a list of Mbps.",
+            help="Time between the samples of a ping or a list of Mbps.",
             show_default="what ping says, else 1",
         ),
     ] = None,
-    rtt_ms: Annotated[float, typer.Option(min=0, metavar="MS", help="Half of it each way.")] = 0.0,
+    rtt_ms: Annotated[
+        float, typer.Option(min=0, metavar="MS", help="Round trip, half each way.")
+    ] = 0.0,
     jitter_ms: Annotated[
         float, typer.Option(min=0, metavar="MS", help="The round trip, give or take this.")
     ] = 0.0,
@@ -101,17 +103,21 @@ def link(
             metavar="N|UP:DOWN", help="10^6 bits per second each way.", show_default="no limit"
         ),
     ] = None,
-    loss: Annotated[float, typer.Option(metavar="SHARE", help="Of packets, as in 0.01.")] = 0.0,
+    loss: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of packets lost, as in 0.01.")
+    ] = 0.0,
     stall_ms: Annotated[
-        float, typer.Option(metavar="MS", help="What a loss costs its connection.")
+        float, typer.Option(metavar="MS", help="How long a loss stalls its connection.")
     ] = 200.0,
     outage: Annotated[
         list[str],
         typer.Option(
-            metavar="AT+FOR", help="Seconds, as in 30+10; again for more.", show_default=False
+            metavar="AT+FOR",
+            help="An outage in seconds, as in 30+10; repeatable.",
+            show_default=False,
         ),
     ] = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(help="Of jitter and losses.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of jitter and losses.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON every second.")
     ] = False,
@@ -125,7 +131,9 @@ def link(
             format=format_, interval_s=interval_s, loss=loss, stall_ms=stall_ms,
         )  # fmt: skip
         if (format_ or interval_s) and not (from_ or up_from or down_from):
-            raise InputProblem("--format and --interval-s are of a recording, as --from names one")
+            raise InputProblem(
+                "--format and --interval-s describe a recording: name one, as with --from"
+            )
         up_mbps, down_mbps = _rates(mbps)
         emulator = LinkEmulator(
             listen,
@@ -158,7 +166,7 @@ def _outage(text: str) -> tuple[float, float]:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Says what is wrong with an input as one line, and ends with status 2."""
+    """Reports an error as one line, and ends with status 2."""
     try:
         yield
     except LaxityError as error:
@@ -203,7 +211,7 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """What passes: JSON on stdout, else one live line on a terminal and the last one elsewhere."""
+    """Shows figures: JSON on stdout, or a live line on a terminal, or the last line elsewhere."""
     if as_json:
         yield lambda figures: print(json.dumps(figures), flush=True)
         return

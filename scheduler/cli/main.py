@@ -1,7 +1,7 @@
-"""`laxity`: the command for people and scripts in front of a box.
+"""`laxity`: the command-line client of a box, for people and scripts.
 
-Results go to stdout, all else to stderr. Exit status: 0, it worked; 1, the box refused, failed or
-is not there, or what was checked is wrong; 2, the command line is wrong.
+Results go to stdout, everything else to stderr. Exit status: 0, success; 1, the box refused, failed
+or is not there, or a check found something wrong; 2, the command line is wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODULES: dict[str, tuple[str, str | None]] = {
     "status": ("status", None),
     "models": ("models", None),
     "infer": ("infer", None),
-    "cloud": ("cloud", "A cloud tier of one's own, on Ray Serve."),
+    "cloud": ("cloud", "A cloud tier of your own, on Ray Serve."),
     "config": ("config", "Check a configuration, or print its schema."),
     "doctor": ("doctor", None),
     "optimize": ("optimize", None),
@@ -37,14 +37,14 @@ _MODULES: dict[str, tuple[str, str | None]] = {
     "pull": ("pull", None),
     "top": ("top", None),
 }
-"""Where each command is, in the order of the help; one with a text has commands of its own."""
+"""The module of each command, in the order of the help; one with a text has subcommands."""
 
 
 def command_line(words: Sequence[str] = ()) -> typer.Typer:
-    """The command, or as much of it as a command line is about: all takes twice as long to import.
+    """The command, or only the part that a command line needs: all of it imports twice as slowly.
 
     Args:
-        words: Of the command line. All commands are there unless these begin with one.
+        words: The command line; all commands are included unless it begins with one.
     """
     app = typer.Typer(
         **{**COMMANDS, "cls": TwoWordCommands},
@@ -54,7 +54,7 @@ def command_line(words: Sequence[str] = ()) -> typer.Typer:
         epilog=examples(
             ("laxity demo", "all of it in about a minute"),
             ("edge_agent --config edge.yaml", "a box that serves"),
-            ("laxity status --watch", "how it is"),
+            ("laxity status --watch", "its state"),
             ("laxity infer --help", "examples for each command"),
         ),
     )
@@ -79,9 +79,9 @@ def _laxity(
 ) -> None:
     """Inference with deadlines, on the hardware of this box.
 
-    Exit status: 0, it worked; 1, the box refused, failed or is not there, or what was checked is
-    wrong; 2, the command line is wrong. Errors go to stderr, with a command's --json as an object:
-    {"error": …, "code": …}.
+    Exit status: 0 for success; 1 if the box refused, failed or can't be reached, or if a check
+    found an error; 2 if the command line is wrong. Errors go to stderr; a command with --json
+    prints them as an object: {"error": …, "code": …}.
     """
     if show_version:
         print(f"laxity {version('laxity')}")

@@ -1,4 +1,4 @@
-"""`laxity models`: what a box can run."""
+"""`laxity models`: lists the models that a box can run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def models(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """What a box can run: inputs, outputs, variants, and how long they take where."""
+    """List what a box can run: inputs, outputs, variants, and their latency on each target."""
     with box(url) as client:
         found = client.models()
     listed, problems = found["models"], found["problems"]
@@ -46,7 +46,7 @@ def model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
     """The model of that name.
 
     Raises:
-        ModelNotFound: There is none among those; says which it may have been.
+        ModelNotFound: There is none; the message suggests a similar name.
     """
     by_name = {model["name"]: model for model in listed}
     if name not in by_name:

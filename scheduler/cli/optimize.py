@@ -1,4 +1,4 @@
-"""`laxity optimize`: faster variants of a model, with what they lose, measured."""
+"""`laxity optimize`: makes faster variants of a model, and measures their loss of accuracy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SEED = 0
 
 
 class _Data(NamedTuple):
-    """Items to see ranges with, and others to measure with, whose right answers may be known."""
+    """Items for calibration, and others to measure with, whose right answers may be known."""
 
     calibration: list[Item]
     measured: list[Item]
@@ -46,7 +46,7 @@ Format = Annotated[
 ]
 Source = Annotated[
     str | None,
-    typer.Option("--from", metavar="VARIANT", help="What to make it of.", show_default="first"),
+    typer.Option("--from", metavar="VARIANT", help="The variant to convert.", show_default="first"),
 ]
 Items = Annotated[
     list[str] | None,
@@ -63,13 +63,16 @@ Labels = Annotated[
     typer.Option(metavar="PATH[:ARRAY]", help="The right answers: integers, one per item."),
 ]
 Calibrate = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Items to see ranges with; the rest measure.")
+    int,
+    typer.Option(min=1, metavar="N", help="Items for calibration; the others are for measuring."),
 ]
 MaxDrop = Annotated[
-    float, typer.Option(min=0.0, max=1.0, metavar="SHARE", help="The most that it may lose.")
+    float,
+    typer.Option(min=0.0, max=1.0, metavar="SHARE", help="The largest loss that is accepted."),
 ]
 Name = Annotated[
-    str | None, typer.Option("--name", help="Its name.", show_default="VARIANT-FORMAT")
+    str | None,
+    typer.Option("--name", help="Name of the new variant.", show_default="VARIANT-FORMAT"),
 ]
 
 
@@ -103,7 +106,7 @@ def make_variant(
 ) -> None:
     """Make an int8 or fp16 variant, measure what it loses and gains, and add it to the model.
 
-    It is added to model.yaml behind the variant that it was made of, unless it loses more than
+    It is added to model.yaml after the variant that it was made from, unless it loses more than
     --max-drop of the accuracy (without --labels: of the answers); then exit status is 1.
     """
     if to not in FORMATS:
@@ -158,7 +161,7 @@ def _variant(model: Model, name: str | None) -> Variant:
 
 
 def _data(model: Model, to: str, texts: list[str], labels: str | None, calibrate: int) -> _Data:
-    """Items in a seeded order, because files are often sorted by what they show."""
+    """Loads the items and shuffles them with a seed, because files are often sorted by content."""
     if not texts:
         if to == "int8":
             raise InputProblem(

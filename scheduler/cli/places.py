@@ -1,4 +1,4 @@
-"""Where results may be written."""
+"""Checks where results may be written."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 from scheduler.cli.inputs import InputProblem
 
 STDOUT = Path("-")
-"""In place of a file, where that is allowed."""
+"""Stands for standard output, where an option allows it in place of a file."""
 
 
 def check_places(
     *paths: Path | None, read: Iterable[str | None] = (), begin: bytes | None = None
 ) -> None:
-    """Makes sure, before long work, that files could be where its results are to be written.
+    """Checks, before long work, that its results can be written to these files.
 
     Args:
-        paths: Where.
-        read: What the work reads.
-        begin: With which of these bytes results begin. A file that begins with another one is
-            something else, which the work may well read, and is not replaced; None for any file.
+        paths: The files to write.
+        read: The files that the work reads.
+        begin: The bytes with which results begin. An existing file that begins with another byte is
+            not a result but may be an input, and is not replaced; None allows any file.
 
     Raises:
-        InputProblem: One could not, two would be the same, or one is read or something else.
+        InputProblem: A file can't be written there, is named twice, is read, or is not a result.
     """
     sources = {os.path.realpath(each) for each in read if each and os.path.exists(each)}
     places = [path for path in paths if path is not None]
@@ -34,11 +34,11 @@ def check_places(
         raise InputProblem(f"{max(real, key=real.count)} is named twice")
     for path in places:
         if str(path) == "-":
-            raise InputProblem("- is no file; name one to write to, or /dev/stdout")
+            raise InputProblem("- is not a file; name one to write to, or /dev/stdout")
         if os.path.realpath(path) in sources:
-            raise InputProblem(f"{path} is what is read; name another file to write to")
+            raise InputProblem(f"{path} is an input; name another file to write to")
         if begin is not None and _is_else(path, begin):
-            raise InputProblem(f"{path} is there, and no result; name another file to write to")
+            raise InputProblem(f"{path} exists and is not a result; name another file to write to")
         if path.is_dir():
             raise InputProblem(f"{path} is a folder; name a file to write to")
         if not path.absolute().parent.is_dir():

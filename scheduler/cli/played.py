@@ -1,4 +1,4 @@
-"""What `laxity replay` makes of what was played: the files that were asked for, and a table."""
+"""Output of `laxity replay`: the requested files, and a table."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where what was played is to be kept; None is nowhere.
+    """The files to write; None for those not wanted.
 
     Attributes:
-        json: The rows; `STDOUT` prints them, and the table on stderr.
-        full: All that is known.
-        report: The page.
-        chart: What is on time over the loads.
+        json: The rows of the table; `STDOUT` prints them, and moves the table to stderr.
+        full: The full results.
+        report: The report.
+        chart: The chart of requests on time over load.
     """
 
     json: Path | None
@@ -36,10 +36,10 @@ class Files:
 
 
 def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -> None:
-    """Writes the files, then prints the table: who reads it may go away, and has the files.
+    """Writes the files, then prints the table, because the reader of stdout may go away.
 
     Raises:
-        typer.Exit: A file can't be written, as was said; all else is there.
+        typer.Exit: A file could not be written, which was reported; all others were.
     """
     from replay.report import print_table
 
@@ -52,7 +52,7 @@ def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -
 
 
 def _written(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -> Iterator[str]:
-    """Writes each file, whatever becomes of the others; what can't be written."""
+    """Writes each file even if others fail; yields a message for each that can't be written."""
     from replay.report import summary, write_chart, write_report
     from replay.results import write_results
 

@@ -1,4 +1,4 @@
-"""`laxity policy`: is a policy of one's own lawful, and what is it worth beside others."""
+"""`laxity policy`: checks a policy against the laws, and compares it with others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from replay.conformance import Verdict
 
 _LIMIT_S = 60.0
-"""For one check or scenario, which take about a second: beyond it a policy decides without end."""
+"""Time limit of a check or scenario, which take about a second: a policy that exceeds it hangs."""
 
 _AGAIN_S = 1.0
-"""After so long it is said again, where an exception could not leave, as in a `__del__`."""
+"""Interval at which the timer fires again if its exception was swallowed, as in a `__del__`."""
 
 
 app = typer.Typer(**COMMANDS)
@@ -36,7 +36,7 @@ app = typer.Typer(**COMMANDS)
 
 @app.callback()
 def _policy() -> None:
-    """Makes `test` a command of this one, though it is alone."""
+    """Makes `test` a subcommand, although it is the only one."""
 
 
 @app.command(
@@ -65,11 +65,11 @@ def check(
 
 
 def _test(name: str, as_json: bool) -> bool:
-    from replay import policy_trial as trial  # which takes a moment
+    from replay import policy_trial as trial  # slow to import
     from replay.experiment import PolicyFault
 
     say = Console(stderr=True, highlight=False)
-    # stdout is for what came of it, not for what a policy prints
+    # stdout is for the results, not for what a policy prints
     with redirect_stdout(sys.stderr), trial.told_of(name):
         try:
             make = trial.read_policy(name)
@@ -108,15 +108,15 @@ def _test(name: str, as_json: bool) -> bool:
 
 
 class _NoEnd(KeyboardInterrupt):
-    """Time is up: an interruption, as Ctrl-C is, which no failure of a policy may be taken for."""
+    """Time is up; an interrupt like Ctrl-C, so that it is not taken for a failure of the policy."""
 
 
 @contextmanager
 def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
-    """Ends what runs inside when it takes longer than `_LIMIT_S`; what is given starts anew.
+    """Interrupts its body after `_LIMIT_S`; the yielded function restarts the timer.
 
     Raises:
-        LaxityError: It took longer; says where the policy was.
+        LaxityError: Time was up; the message says where the policy was.
     """
 
     def again() -> None:
@@ -132,7 +132,7 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
         yield again
     except _NoEnd as no_end:
         raise LaxityError(
-            f"{type(policy).__name__} had not ended a check or a scenario after {_LIMIT_S:g} s"
+            f"{type(policy).__name__} had not finished a check or a scenario after {_LIMIT_S:g} s"
             f"{no_end}; a decision should take microseconds"
         ) from None
     finally:

@@ -1,4 +1,4 @@
-"""`laxity profile`: how long this machine's devices take, measured without a box."""
+"""`laxity profile`: measures the latencies of this machine's devices, without a box."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
     name="profile",
     **COMMAND,
     epilog=examples(
-        ("laxity profile --config edge.yaml", "before the box starts, which then knows it all"),
+        ("laxity profile --config edge.yaml", "before the box starts, which then need not measure"),
         ("laxity profile --models models --device cpu:0", "one device"),
         ("laxity profile --again --json", "as if nothing were known; nothing is kept"),
     ),
@@ -43,17 +43,17 @@ def profile(
         Path | None, typer.Option(help="Model repository, instead of the configuration's.")
     ] = None,
     device: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Only this one; may be said again.")
+        list[str] | None, typer.Option(metavar="ID", help="Only this device; may be repeated.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Measure anew what is known, and keep nothing.")
+        bool, typer.Option("--again", help="Measure what is known again, and keep nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure every model with every runtime on every device, and which one would serve it.
+    """Measure every model with every runtime on every device, and show which one would serve it.
 
-    It is what an agent does at its first start, and kept for it in state_dir. Devices are measured
-    one after another, so that none slows down another.
+    An agent does so at its first start; the results are kept for it in state_dir. Devices are
+    measured one after another, so that none slows down another.
     """
     try:
         settings = load_config(config)
@@ -156,7 +156,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def _lines(row: dict[str, Any], metered: bool) -> list[list[str]]:
-    """The smallest and the largest batch."""
+    """A line for the smallest and for the largest batch."""
     lines = []
     sizes = list(row["latency_ms"])
     for size in dict.fromkeys(sizes[:1] + sizes[-1:]):

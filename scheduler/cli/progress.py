@@ -1,4 +1,4 @@
-"""How far long work is: a bar on a terminal; a line now and then where a log takes it down."""
+"""Progress of long work: a bar on a terminal, or a line now and then in a log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scheduler.cli.streams import say
 from scheduler.cli.tables import duration
 
 EVERY_S = 15.0
-"""How long a log is left without a line."""
+"""Least time between two lines in a log."""
 
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[], None]]:
-    """Shows on stderr how far work is; what it gives is called after each of its parts.
+    """Shows progress on stderr; the yielded function must be called after each part.
 
     Args:
-        doing: What is being done, as "playing".
-        total: How many parts there are.
+        doing: What is being done, such as "playing".
+        total: Number of parts.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -43,7 +43,7 @@ class _Lines:
         self._began_s = self._told_s = time.monotonic()
 
     def advance(self) -> None:
-        """Says so, if it is long ago that something was said, and something is left."""
+        """Counts a part; prints a line if the last one is old enough and work is left."""
         self._done += 1
         left, now_s = self._total - self._done, time.monotonic()
         if left and now_s - self._told_s >= EVERY_S:

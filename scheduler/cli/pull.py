@@ -1,4 +1,4 @@
-"""`laxity pull`: a model from another box or a folder elsewhere into this box's repository."""
+"""`laxity pull`: copies a model from another box or a remote folder into this repository."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
     epilog=examples(
         (
             "laxity pull digits --from 10.0.0.7:8702",
-            "from a box; LAXITY_TOKEN is shown to it",
+            "from a box; LAXITY_TOKEN is sent to it",
         ),
         (
             "laxity pull digits --from https://models.example/line-3",
@@ -55,9 +55,9 @@ def pull_model(
     ] = (4000),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Take a model from another box or a folder elsewhere, verified by SHA-256.
+    """Copy a model from another box or a remote folder, verified by SHA-256.
 
-    It appears in the repository when all of it is there, and replaces nothing. The agent reads its
+    It appears in the repository once it is complete, and replaces nothing. The agent reads its
     repository when it starts.
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
@@ -80,7 +80,7 @@ def pull_model(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Shows on a terminal how much of which file has come."""
+    """Shows on a terminal how much of each file has arrived."""
     columns = TextColumn("{task.description}"), DownloadColumn(), TransferSpeedColumn()
     console = Console(stderr=True)
     quiet = not console.is_terminal
@@ -96,7 +96,7 @@ def _progress() -> Iterator[Callable[[str, int], None]]:
 
 
 def _problem(root: Path, name: str) -> str | None:
-    """What the repository's reader finds wrong with a model, if anything."""
+    """Why the repository's loader rejects a model; None if it is good."""
     try:
         repository = load_repository(root)
     except RepositoryError as error:

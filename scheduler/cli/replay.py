@@ -1,4 +1,4 @@
-"""`laxity replay`: play a workload, a trace, a journal or a scenario with several policies."""
+"""`laxity replay`: plays a workload, a trace, a journal or a scenario with several policies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def replay(
             show_default="the source's own, else `live`",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Play with so many seeds.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Number of seeds to play with.")
+    ] = 1,
     load: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +85,7 @@ def replay(
         float, typer.Option(min=0.001, metavar="X", help="Multiplies a trace's rate.")
     ] = 1.0,
     speed: Annotated[
-        float, typer.Option(min=0.001, metavar="X", help="Plays a trace so much faster.")
+        float, typer.Option(min=0.001, metavar="X", help="Plays a trace faster by this factor.")
     ] = 1.0,
     slice_: Annotated[
         str | None,
@@ -95,7 +97,7 @@ def replay(
             "--format",
             metavar="NAME",
             help="The format of a trace.",
-            show_default="its first line tells",
+            show_default="found from its first line",
         ),
     ] = None,
     model: Annotated[
@@ -113,7 +115,7 @@ def replay(
     requests: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Play so many at most; of a workload in place of its own."
+            min=1, metavar="N", help="The most requests to play; overrides a workload's own number."
         ),
     ] = None,
     only: Annotated[str, typer.Option(metavar="GLOB", help="Of the scenarios, only these.")] = "*",
@@ -133,13 +135,13 @@ def replay(
         ),
     ] = None,
     full: Annotated[
-        Path | None, typer.Option("--full", metavar="FILE", help="Write all that is known as JSON.")
+        Path | None, typer.Option("--full", metavar="FILE", help="Write the full results as JSON.")
     ] = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE.html", help="Write a report in one file.")
     ] = None,
     chart: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw what is on time over the loads.")
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the share on time over load.")
     ] = None,
     verify: Annotated[
         bool,
@@ -195,7 +197,7 @@ def replay(
 def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
-    """What came of each; and why not all were played to the end."""
+    """The results, and the error that kept some from being played to the end."""
     from replay.experiment import run_all
     from replay.headway import watched
 
@@ -225,7 +227,7 @@ def _simulate(
 def _play_live(
     experiments: list[Experiment], url: str | None, seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
-    """What came of each; and why not all were played: the box was gone after some, or Ctrl-C."""
+    """The results, and the error (a lost box, or Ctrl-C) that kept some from being played."""
     from replay.live.experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
@@ -266,7 +268,7 @@ def _verify(path: Path) -> int:
     return int(any(verdict.difference is not None for verdict in verdicts))
 
 
-# -- what was asked for
+# -- options
 
 
 def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
@@ -280,13 +282,13 @@ def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
 
 
 def _played_pair(results: list[RunResult], compare: str | None) -> str | None:
-    """What to compare, unless a policy of it failed wherever it was played."""
+    """The pair to compare; None if one of its policies has no result."""
     played = {result.policy for result in results}
     return compare if played.issuperset(_pair(compare)) else None
 
 
 def _loads(text: str | None) -> list[float | None]:
-    """What to play at; None is the workload's own."""
+    """The loads to play at; None is the workload's own."""
     if text is None:
         return [None]
     try:
@@ -306,7 +308,7 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
 
 
 def _listed(text: str) -> list[str]:
-    """What stands between commas; those in the brackets of an option are its own."""
+    """Splits a text at commas, except at those within brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")
@@ -327,7 +329,7 @@ def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:
 
 
 def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
-    """Makes sure that none of these options was given."""
+    """Raises `InputProblem` if any of these options was given."""
     options = [option for name, option in given(ctx).items() if name in names]
     if options:
         raise InputProblem(f"{why}: leave out {', '.join(options)}")
@@ -341,11 +343,11 @@ def _is_live(against: str) -> bool:
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Says what is wrong with an input as one line, and ends with status 2."""
+    """Reports an input error as one line, and ends with status 2."""
     said: set[str] = set()
 
     def say_once(text: str) -> None:
-        # A source is read more than once, and says the same each time.
+        # A source is read more than once, and warns each time.
         if text not in said:
             said.add(text)
             say(text)

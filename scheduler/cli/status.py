@@ -1,4 +1,4 @@
-"""`laxity status`: how a box is, once or again and again."""
+"""`laxity status`: shows the state of a box, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ app = typer.Typer(add_completion=False)
 def status(
     ctx: typer.Context,
     url: Url = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Look again and again.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks, with --watch.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates, with --watch.")
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:
-    """How a box is: its targets, its queues, and how requests ended."""
+    """Show the state of a box: its targets, its queues, and how requests ended."""
     if not watch and "interval" in given(ctx):
         raise InputProblem("--interval goes with --watch")
     with box(url) as client:
@@ -68,7 +68,7 @@ def _watch(client: Client, interval: float, as_json: bool) -> None:
 
 def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:
     seconds = now["uptime_s"] - before["uptime_s"]
-    if seconds <= 0:  # The scheduler was restarted meanwhile.
+    if seconds <= 0:  # the scheduler was restarted meanwhile
         return {}
     counts = before["outcomes"]
     return {name: (n - counts.get(name, 0)) / seconds for name, n in now["outcomes"].items()}

@@ -1,4 +1,4 @@
-"""What `laxity status` shows: a box at a glance, from its own answer."""
+"""Output of `laxity status`: a summary of a box, from its own answer."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ MEANINGS = {
 
 
 def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
-    """A box at a glance.
+    """A summary of a box.
 
     Args:
-        status: Its answer.
-        rates: Requests per second by outcome since the last look; None on the first.
+        status: Its answer to `status`.
+        rates: Requests per second by outcome since the last query; None at the first.
     """
     parts: list[RenderableType] = [headline(status)]
     if listening := status.get("listening"):
         parts.append(Text(f"at {', '.join(listening)}", "dim"))
     if failed := status.get("policy_problem"):
         told = (
-            "The configured policy has failed, and is asked again when the configuration is saved"
+            "The configured policy has failed, and is tried again when the configuration is saved"
         )
         parts.append(Text(f"{told}: {failed}", "red"))
     parts += [
@@ -70,7 +70,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
 
 
 def headline(status: Answer) -> Text:
-    """Which box it is and how it is, in a line."""
+    """A line with the box's name and state."""
     facts = [
         f"laxity {status.get('version', '')}".strip(),
         f"pid {status.get('pid', '?')}",
@@ -86,7 +86,7 @@ def headline(status: Answer) -> Text:
 
 
 def _journal(journal: Answer) -> Text:
-    """What keeps the journal from being written, and what is missing in it."""
+    """Why the journal can't be written, and how many events are missing from it."""
     missing = f"{journal['dropped']:,} events are missing in it" if journal.get("dropped") else ""
     if not journal.get("problem"):
         return Text(f"The journal {journal['folder']} is written again: {missing}", "yellow")
@@ -120,7 +120,7 @@ def _targets(status: Answer) -> RenderableType:
         if ready and not target["up"] and "way" not in target:
             what = "ready, but it has no model that it can run"
         if breaker.get("state") == "open":
-            style, word, what = "yellow", "not used", f"tried again by itself: {breaker['reason']}"
+            style, word, what = "yellow", "not used", f"retried automatically: {breaker['reason']}"
         elif not ready and progress.get("total"):
             what += f"  {progress['done']}/{progress['total']}"
         table.add_row(
@@ -135,7 +135,7 @@ def _targets(status: Answer) -> RenderableType:
 
 
 def _energy(target: Answer) -> tuple[str, str]:
-    """What a target drew for its batches, and what that cost; nothing is told of clouds."""
+    """The energy of a target's batches, and its cost; empty for clouds."""
     energy = target.get("energy")
     if energy is None:
         return "" if "way" in target else "unknown", ""
@@ -144,7 +144,7 @@ def _energy(target: Answer) -> tuple[str, str]:
 
 
 def _ways(targets: Sequence[Answer]) -> Table:
-    """What lies between the box and the targets beyond it: clouds and other boxes."""
+    """The ways to targets beyond the box: clouds and other boxes."""
     figures = ("at once", "round trip", "jitter", "lost", "Mbit/s")
     table = plain_table("way to", "breaker", *figures, right=figures)
     for target in targets:
@@ -163,12 +163,12 @@ def _ways(targets: Sequence[Answer]) -> Table:
 
 
 def _has_spent(spending: Answer) -> bool:
-    """Since the start or, as far as a budget still counts it, before."""
+    """Whether money was spent since the start, or earlier and still counts against a budget."""
     return bool(spending.get("spent")) or any(b["spent"] for b in spending.get("budgets", ()))
 
 
 def _spending(targets: Sequence[Answer]) -> Table:
-    """What clouds have cost since the start, and how much of their budgets that is."""
+    """The spending on clouds since the start, and the used share of each budget."""
     table = plain_table("cloud", "spent", "budget", "used of it", right=("spent", "used of it"))
     for target in targets:
         spending = target["spending"]
@@ -186,9 +186,9 @@ def _spending(targets: Sequence[Answer]) -> Table:
 
 
 def _readiness(target: Answer, quantile: float | None) -> str:
-    """Ready, and how well the quantile was kept that the policy counts on.
+    """Ready, and how often predictions at the policy's quantile were kept.
 
-    A box that does not say which one that is may have had policies that counted on others.
+    If the box does not report its quantile, the last quantile with batches is used.
     """
     for each in reversed(target.get("calibration", ())):
         if each["batches"] and quantile in (None, each["promised"]):
@@ -198,7 +198,7 @@ def _readiness(target: Answer, quantile: float | None) -> str:
 
 
 def _cache(cache: Answer) -> Text:
-    """What the result cache answered; the outcomes above are those of requests beyond it."""
+    """The result cache's figures; the outcomes above do not include requests that it answered."""
     hits, skipped = cache["hits"], cache["skipped"]
     found, asked = sum(hits.values()), sum(hits.values()) + cache["misses"]
     line = Text("cache", style="bold")
@@ -220,15 +220,17 @@ def _cache(cache: Answer) -> Text:
 
 _MEMBER_STATES = {
     "suspected": "suspected: silent, is sent nothing",
-    "gone": "gone: silent for long, is called again and again",
+    "gone": "gone: silent for long, but still called",
     "left": "left: it was stopped",
 }
 
 
 def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
-    """The other boxes of the site, and what was sent there."""
+    """The other boxes of the site, and the requests sent to them."""
     if neighbours["alone"]:
-        alone = "No other box is heard: this one serves its own callers alone, and tries again."
+        alone = (
+            "No other box can be reached: this one serves its own callers alone, and keeps trying."
+        )
         yield Text(alone, style="bold yellow")
     if not neighbours["members"]:
         return

@@ -1,4 +1,4 @@
-"""The standard streams of a command: closed by who starts it or reads it, or on a full disk."""
+"""The standard streams of a command, which may be closed by others or go to a full disk."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from contextlib import contextmanager
 from scheduler.errors import LaxityError
 
 _WRONG_WORDS = frozenset({"usage", "invalid_address"})
-"""The codes of errors in what was written on the command line."""
+"""The codes of errors in the command line."""
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
-"""What a full or dying disk says of an output that was sent to a file there."""
+"""Errors of a full or failing disk, when output is redirected to a file on it."""
 
 
 def open_streams() -> None:
-    """Has something stand at 0, 1 and 2, where a socket would be taken for a standard stream."""
+    """Opens closed descriptors 0, 1 and 2, so that no socket takes the place of a stream."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # it takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what a terminal can't show ends no command
+        if isinstance(stream, io.TextIOWrapper):  # an unprintable character must not end a command
             stream.reconfigure(errors="replace")
 
 
 def say(text: str) -> None:
-    """Tells people something, beside what a command prints."""
+    """Prints a message for people to stderr."""
     print(f"laxity: {text}", file=sys.stderr)
 
 
 def tell(error: LaxityError, as_json: bool = False) -> int:
-    """Tells why a command can't do what it was asked for, on stderr.
+    """Reports on stderr why a command failed.
 
     Args:
-        error: Why.
-        as_json: Whether a program reads it: then it is one line, an object with `error`, `code`,
-            and what else there is to know.
+        error: The error.
+        as_json: Print one line of JSON for programs: an object with `error`, `code` and the error's
+            details.
 
     Returns:
-        The exit status that says the same.
+        The exit status for the error.
     """
     if as_json:
         told = {"error": str(error), "code": error.code}
@@ -57,9 +57,9 @@ def tell(error: LaxityError, as_json: bool = False) -> int:
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Ends the process with status 1 where what it says can't be written.
+    """Ends the process with status 1 if its output can't be written.
 
-    Of a reader that has seen enough, as in `| head -1`, nothing is said.
+    It does so silently if a reader has closed the pipe, as in `| head -1`.
     """
     try:
         try:
@@ -72,4 +72,4 @@ def written() -> Iterator[None]:
             say(f"{error.filename or 'the output'} can't be written: {error.strerror}")
         elif error.errno != errno.EPIPE:
             raise
-        os._exit(1)  # Python would try again to write what is left
+        os._exit(1)  # a normal exit would try again to write what is left

@@ -1,4 +1,4 @@
-"""What the commands show: tables made of the answers of a box, without asking it anything."""
+"""Tables for the commands, made from a box's answers without further queries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STYLES = {
 
 
 def policy_text(policy: Answer) -> str:
-    """A policy's name with its options, and those of the policy that it wraps."""
+    """A policy's name with its options, including those of a policy that it wraps."""
     told = [
         f"{key} {policy_text(value) if isinstance(value, Mapping) else value}"
         for key, value in policy.items()
@@ -38,7 +38,7 @@ def policy_text(policy: Answer) -> str:
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
-    """A table without lines but under its head; the columns in `right` hold figures."""
+    """A table with a line under its head only; columns in `right` are right-aligned."""
     table = Table(
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -48,7 +48,7 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     )
     figures = set(right)
     for name in columns:
-        # What is too long goes on in the next line: half a name is none.
+        # Fold long values instead of cutting them: half a name is useless.
         side: Literal["left", "right"] = "right" if name in figures else "left"
         table.add_column(name, justify=side, overflow="fold")
     return table
@@ -58,7 +58,7 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def models_view(models: Sequence[Answer], problems: Sequence[Answer]) -> RenderableType:
-    """What can be asked for, and how long it takes where."""
+    """The models, and their latencies per target."""
     parts: list[RenderableType] = []
     for model in models:
         parts += [*_model(model), Text()]
@@ -113,7 +113,7 @@ def _add_target(table: Table, variant: str, target: Answer, metered: bool) -> No
 
 
 def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[RenderableType]:
-    """Shape and most telling values of each output."""
+    """Shape and largest values of each output."""
     for name, array in outputs.items():
         line = Text(name, style="bold")
         line.append(f"  {dtype_name(array)} {list(array.shape)}", style="not bold")
@@ -133,9 +133,9 @@ def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[Rend
 
 
 def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
-    """The largest values with their places, the largest first; dimensions of 1 left out.
+    """The largest values with their indices, largest first; dimensions of 1 are left out.
 
-    Text has none.
+    Text outputs have none.
     """
     if array.dtype.kind == "S":
         return []
@@ -158,7 +158,7 @@ def spell(spec: Answer) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: never 100 % for what is not all, nor 0 % for what is something."""
+    """A share as a percentage; only a full share shows as 100 %, only an empty one as 0 %."""
     if 0.999 <= share < 1:
         return f"{int(share * 10000) / 100:.2f} %"
     if 0 < share < 0.0005:
@@ -167,7 +167,7 @@ def percent(share: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A number with three significant digits, and no more than are before the point."""
+    """A number with three significant digits, or rounded to an integer from 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -42,7 +42,7 @@ def list_(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """The tasks of this caller, the newest first."""
+    """List the tasks of this caller, the newest first."""
     with box(url) as client:
         found = client.tasks(count, before)
     if as_json:
@@ -70,7 +70,7 @@ def _deadline(status: TaskStatus) -> str:
 
 
 def _facts(status: TaskStatus) -> dict[str, Any]:
-    """What there is to say of a task, in the words of the list; times are this machine's."""
+    """The facts about a task, in the terms of the list; times are in this machine's time zone."""
     ended_s = status.ended_unix_s
     return {
         "task": status.id,
@@ -90,9 +90,9 @@ def _clock(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
 
 
-@app.command(**COMMAND, epilog=examples(("laxity task show 8f2c…", "how one of them is")))
+@app.command(**COMMAND, epilog=examples(("laxity task show 8f2c…", "the state of one")))
 def show(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
-    """How a task is."""
+    """Show the state of a task."""
     with box(url) as client:
         status = client.task(task).status()
     if as_json:
@@ -113,14 +113,16 @@ def result(
     task: TaskId,
     wait: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="For how long.", show_default="as long as it takes"),
+        typer.Option(
+            min=0, metavar="S", help="How long to wait.", show_default="as long as it takes"
+        ),
     ] = None,
     top: Top = SHOWN_VALUES,
     output: Output = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """The result of a task; exit status 1 where there is none."""
+    """Print the result of a task; exit status 1 if there is none."""
     with box(url) as client:
         found = _result(client, task, wait)
     if output is not None:
@@ -154,7 +156,7 @@ def _described(task: str, found: Result, top: int) -> Mapping[str, Any]:
 
 @app.command(**COMMAND, epilog=examples(("laxity task cancel 8f2c…", "if it still waits")))
 def cancel(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
-    """End a task that has not ended."""
+    """Cancel a task that has not ended."""
     with box(url) as client:
         cancelled = client.task(task).cancel()
     if as_json:

@@ -1,4 +1,4 @@
-"""`laxity token`: a fresh token, and what a box keeps of it."""
+"""`laxity token`: makes a token, and the hash that a box stores."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def token(
 ) -> None:
     """Make a token of 256 random bits.
 
-    The box is given the hash alone. For a rotation put the hash of the new token beside the old
+    Give the box only the hash. For a rotation put the hash of the new token beside the old
     one, give the caller the new token, then take the old hash out; nothing has to be restarted.
     """
     made = new_token()

@@ -1,4 +1,4 @@
-"""`laxity top`: what a box is busy with now."""
+"""`laxity top`: shows the current load of a box."""
 
 from __future__ import annotations
 
@@ -44,17 +44,19 @@ _READINGS = {
 def top(
     url: Url = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between looks.")
+        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates.")
     ] = 1.0,
     count: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Stop after so many.", show_default="never"),
+        typer.Option(
+            min=1, metavar="N", help="Stop after this many updates.", show_default="never"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rates, delays and devices of a box, as of the last second.
+    """Show rates, delays and devices of a box over the last second.
 
-    `laxity status` has what was counted since the box started.
+    `laxity status` shows totals since the box started.
     """
     with box(url) as client:
         try:
@@ -62,7 +64,7 @@ def top(
                 for _, activity in _looks(client, interval, count):
                     print(json.dumps(activity), flush=True)
                 return
-            # A screen of its own goes away at the end, with what so many looks have shown.
+            # With --count, no alternate screen: it would vanish at the end with what it showed.
             with screen(Console(highlight=False), whole=count is None) as show:
                 for status, activity in _looks(client, interval, count):
                     show(_view(status, activity))
@@ -73,7 +75,7 @@ def top(
 def _looks(
     client: Client, interval: float, count: int | None
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """The status and the activity since the look before, every `interval` seconds."""
+    """Yields the status and the activity since the last query, every `interval` seconds."""
     before = _look(client)
     for _ in itertools.count() if count is None else range(count):
         time.sleep(interval)
@@ -87,13 +89,12 @@ def _look(client: Client) -> Look:
 
 
 def activity_between(before: Look, now: Look) -> dict[str, Any]:
-    """What a box did between two looks.
+    """The activity of a box between two queries.
 
     Returns:
-        `seconds`, `outcomes` (requests per second by outcome), `models` (the busiest first, with
-        requests per second, failures per second, and the means of what those took) and `targets`;
-        figures to the thousandth.
-        A scheduler that was restarted meanwhile has counted from zero.
+        `seconds`, `outcomes` (requests per second by outcome), `models` (busiest first, with
+        requests per second, failures per second, and mean times) and `targets`; figures are rounded
+        to the thousandth. If the scheduler was restarted meanwhile, they count from its start.
     """
     (status_before, counted_before), (status, counted) = before, now
     seconds = status["uptime_s"] - status_before["uptime_s"]

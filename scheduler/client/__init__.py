@@ -1,1 +1,1 @@
-"""Both Python clients, and what carries their requests; `scheduler` exports what callers use."""
+"""Both Python clients and their transport; `scheduler` exports what callers use."""

@@ -38,14 +38,14 @@ class AsyncFuture(asyncio.Future[Any]):
     """What `AsyncClient.submit` returns; cancelling it cancels the request on the box."""
 
     def __init__(self, client: AsyncClient, exchange: Exchange, call_id: int) -> None:
-        """Belongs to one call of a client's exchange."""
+        """Belongs to one call on a client's exchange."""
         super().__init__(loop=exchange.loop)
-        self._client = client  # else it closed once its caller let go of it, and this was cancelled
+        self._client = client  # a client that nothing refers to closes, and cancels this
         self._exchange = exchange
         self._call_id = call_id
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancels the request; False when it has already ended."""
+        """Cancels the request; returns False if it has already ended."""
         if not super().cancel(msg):
             return False
         self._exchange.cancel(self._call_id)
@@ -55,13 +55,13 @@ class AsyncFuture(asyncio.Future[Any]):
 class AsyncClient:
     """A connection to a laxity daemon, for use in one event loop.
 
-    It connects on entering `async with`, or with the first request; a lost connection is
-    opened again and what was in flight is sent again while its budget remains.
+    It connects on entering `async with`, or with the first request. It reopens a lost connection
+    and resends requests in flight while their budgets last.
 
-    Input arrays are not copied: do not change one before its result is there.
+    Input arrays are not copied: do not change one before its result has arrived.
 
-    It closes at the end of `async with`, by `close`, or once nobody holds it or a future of it any
-    more.
+    It closes at the end of `async with`, on `close`, or when it and its futures are garbage
+    collected.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
@@ -69,13 +69,13 @@ class AsyncClient:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
-                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
-                where the box asks for one.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the CA file, and
+                `LAXITY_CERT` and `LAXITY_KEY` the files of the client's own certificate, if the box
+                requires one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
 
         Raises:
-            AddressError: The URL is none of these.
+            AddressError: The URL has none of these forms.
         """
         self.url = url or default_url()
         parse_address(self.url)
@@ -88,7 +88,7 @@ class AsyncClient:
         return f"AsyncClient({self.url!r})"
 
     def __reduce__(self) -> Any:
-        """No copy in another process would have the connection.
+        """Refuses pickling: a copy in another process would not have the connection.
 
         Raises:
             TypeError: Always.
@@ -110,7 +110,7 @@ class AsyncClient:
         await self.close()
 
     def exchange(self) -> Exchange:
-        """What carries the calls; bound to the running loop by the first use.
+        """The exchange that carries the calls; the first use binds it to the running loop.
 
         Raises:
             RuntimeError: The client is closed, or was first used in another event loop.
@@ -132,9 +132,9 @@ class AsyncClient:
         """Keeps trying to connect for `timeout_s`.
 
         Raises:
-            Unavailable: No daemon answered there.
+            Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
-            ProtocolError: It speaks another version, or it is no laxity daemon.
+            ProtocolError: The server speaks another version, or is no laxity daemon.
         """
         await self.exchange().connect(timeout_s)
 
@@ -185,8 +185,8 @@ class AsyncClient:
     ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]:
         """Sends a request; the deadline counts from this call.
 
-        Args and errors are those of `scheduler.Client.submit`. A durable task is to be awaited: it
-        is there once it is on the disk of the box.
+        Arguments and errors are those of `scheduler.Client.submit`. With `durable`, await the task:
+        it is returned once it is on the box's disk.
         """
         exchange = self.exchange()
         if deadline_s is not None:
@@ -266,7 +266,8 @@ class AsyncClient:
     ) -> AsyncIterator[Result | Exception]:
         """Results of many frames, in order; see `scheduler.Client.map`.
 
-        Frames may come from an asynchronous iterable; while one is waited for, results are told.
+        Frames may come from an asynchronous iterable; results are yielded while waiting for the
+        next frame.
         """
         check_map(frames, concurrency)
         ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
@@ -279,7 +280,7 @@ class AsyncClient:
             try:
                 answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
                 future = asyncio.ensure_future(answer)
-            except InvalidInput as error:  # Told in its turn, after the frames before it.
+            except InvalidInput as error:  # Reported in order, after earlier frames.
                 future = asyncio.get_running_loop().create_future()
                 future.set_exception(error)
             return future
@@ -320,7 +321,7 @@ class AsyncClient:
         return answer
 
     async def carry_out(self, plan: Plan) -> Any:
-        """Asks what a plan wants to know, and gives what came of it."""
+        """Carries out a plan's steps, and returns its result."""
         try:
             step = next(plan)
             while True:
@@ -343,7 +344,7 @@ class AsyncClient:
         return await future
 
     async def close(self) -> None:
-        """Cancels what is in flight and closes the connection.
+        """Cancels requests in flight and closes the connection.
 
         Raises:
             RuntimeError: The client was first used in another event loop.
@@ -363,6 +364,6 @@ class AsyncClient:
 
 
 def _let_go(exchange: Exchange) -> None:
-    """From any thread: a client is collected wherever its last reference ends."""
-    with contextlib.suppress(RuntimeError):  # a loop that is closed has let go by itself
+    """Closes an exchange from any thread: a client is collected where its last reference ends."""
+    with contextlib.suppress(RuntimeError):  # a closed loop has closed its connections
         exchange.loop.call_soon_threadsafe(exchange.close)

@@ -1,4 +1,4 @@
-"""One request as the client holds it while it is in flight, and what a caller may ask for."""
+"""One request as the client holds it while in flight, and the checks of a caller's arguments."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
 _NO_NUMBER = (bool, np.timedelta64)
-"""What is neither, although by its class it is one of these."""
+"""Types that are no numbers here, although their classes derive from the above."""
 
 
 class Future(Protocol):
-    """What asyncio's and concurrent.futures' futures have in common."""
+    """The common part of asyncio's and concurrent.futures' futures."""
 
     def set_result(self, result: Any, /) -> None:
-        """Ends it well."""
+        """Ends it with a result."""
 
     def set_exception(self, exception: Any, /) -> None:
         """Ends it with an error."""
 
     def done(self) -> bool:
-        """True once it has ended."""
+        """Whether it has ended."""
 
     def cancel(self) -> bool:
         """Ends it as cancelled."""
 
 
 class Options(TypedDict, total=False):
-    """What `infer` and `map` hand on to `submit`, which says what each means."""
+    """The options that `infer` and `map` pass on to `submit`, which documents them."""
 
     deadline_s: float | None
     variant: str | None
@@ -57,23 +57,25 @@ class Options(TypedDict, total=False):
 
 
 class Call:
-    """A message that wants an answer, and what is known of its way so far.
+    """A message that expects an answer, and its progress so far.
 
     Attributes:
         id: The message's id.
-        future: Where the answer goes.
-        header: The message; an infer's budget is put in when it is written.
-        is_infer: True for an inference, False for a question about the box.
-        due_ns: What the budget of a durable task counts down to; None for all others.
-        grace_ns: How much longer than the deadline its answer may take, once it was written.
+        future: Receives the answer.
+        header: The message; the budget of an `infer` is filled in when it is sent.
+        is_infer: Whether it is an `infer` message; all others are questions or durable tasks.
+        due_ns: The deadline of a durable task, to which its budget counts down; None for all
+            others.
+        grace_ns: How much longer than the deadline the answer may take, once the call has been
+            sent.
         buffers: The message's body.
-        body_bytes: Its size.
-        submitted_ns: When the caller asked, on this process's monotonic clock.
-        deadline_ns: When the answer must be here, on the same clock.
-        accept_late: True when the caller wants the answer after the deadline too.
-        connection: The connection it was written to; None while it waits for one.
-        sent_ns: When it was last written; 0 when never.
-        sends: How often it was written.
+        body_bytes: The body's size.
+        submitted_ns: When the caller submitted it, on this process's monotonic clock.
+        deadline_ns: When the answer must have arrived, on the same clock.
+        accept_late: Whether the caller wants the answer after the deadline too.
+        connection: The connection it was sent on; None while it waits for one.
+        sent_ns: When it was last sent; 0 if never.
+        sends: How often it was sent.
     """
 
     __slots__ = (
@@ -103,7 +105,7 @@ class Call:
         deadline_ns: int,
         accept_late: bool,
     ) -> None:
-        """Not yet written anywhere."""
+        """Starts unsent."""
         self.id = call_id
         self.future = future
         self.header = header
@@ -120,10 +122,10 @@ class Call:
         self.sends = 0
 
     def frame(self, limits: wire.FrameLimits, url: str) -> list[Any]:
-        """The buffers of the message, for a box that takes so much; over more it would hang up.
+        """Encodes the message, within the limits beyond which the box would close the connection.
 
         Raises:
-            InvalidInput: It is larger, or has an argument that no message can hold.
+            InvalidInput: It is larger, or an argument can't be encoded.
         """
         if self.body_bytes > limits.body_bytes:
             raise _too_large("body", self.body_bytes, url, limits.body_bytes, "body_mb")
@@ -151,7 +153,7 @@ def question_call(
     fields: Mapping[str, Any] | None = None,
     grace_s: float = 0.0,
 ) -> Call:
-    """A message that is answered by a reply, with its fields.
+    """Makes a message that is answered by a `reply`.
 
     Raises:
         InvalidInput: The timeout is not a number of seconds, above 0 and at most a day.
@@ -177,7 +179,7 @@ def task_call(
     weight: float,
     accept_late: bool,
 ) -> Call:
-    """A `task` message; the task's deadline is fixed now.
+    """Makes a `task` message; the task's deadline counts from now.
 
     Raises:
         InvalidInput: An argument is not what it should be; the message says what is.
@@ -210,7 +212,7 @@ def infer_call(
     accept_late: bool = False,
     exact: bool = False,
 ) -> Call:
-    """An `infer` message; its deadline is fixed now.
+    """Makes an `infer` message; its deadline counts from now.
 
     Raises:
         InvalidInput: An argument is not what it should be; the message says what is.
@@ -239,10 +241,10 @@ def infer_call(
 def checked_deadline_ms(
     value: Any, name: str = "deadline_ms", most_ms: float = MAX_DEADLINE_MS
 ) -> float:
-    """A number of milliseconds.
+    """Checks a number of milliseconds, and returns it as a float.
 
     Raises:
-        InvalidInput: Not a number, or not between 0 and `most_ms`.
+        InvalidInput: It is not a number, or not between 0 and `most_ms`.
     """
     if value is None:
         raise InvalidInput(
@@ -263,12 +265,12 @@ def _out_of_range(name: str, most_ms: float, most: str, value: Any) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number, Python's or NumPy's."""
+    """Whether a value is a real number, of Python or NumPy."""
     return isinstance(value, _NUMBER) and not isinstance(value, _NO_NUMBER)
 
 
 def as_float(value: Any) -> float:
-    """A number as Python's: beside one of NumPy's, a bound would have to fit into its dtype."""
+    """Converts to a Python float; compared with a NumPy number, a bound must fit its dtype."""
     try:
         return float(value)
     except OverflowError:
@@ -308,7 +310,7 @@ def _made_array(name: str, value: Any) -> NDArray[Any]:
         )
     try:
         return np.asarray(value)
-    except Exception as error:  # whatever a package says of its own, e.g. a tensor with grad
+    except Exception as error:  # packages raise their own, e.g. for a tensor with grad
         raise InvalidInput(f"input {name!r} does not make an array: {error}") from None
 
 
@@ -334,10 +336,10 @@ def _checked_weight(value: Any) -> float:
 
 
 def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
-    """A deadline in seconds as one in milliseconds.
+    """Converts a deadline in seconds to milliseconds.
 
     Raises:
-        InvalidInput: It is no number, too large or too small, or there are both.
+        InvalidInput: It is not a number, out of range, or both are given.
     """
     if deadline_ms is not None:
         raise InvalidInput("a deadline is given as deadline_s or as deadline_ms, not as both")
@@ -351,7 +353,7 @@ def milliseconds(deadline_s: Any, deadline_ms: Any, durable: bool) -> float:
 
 
 def no_task_id(value: Any) -> None:
-    """Checks that a request, which is not durable, was given no id.
+    """Checks that a request that is not durable was given no id.
 
     Raises:
         InvalidInput: It was.

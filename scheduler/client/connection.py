@@ -1,4 +1,4 @@
-"""One connection to a daemon: opened, greeted, written, read until it is lost."""
+"""One connection to a daemon, from opening and handshake until it is lost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
 _CLOSED = "the daemon closed the connection"
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 _UNSENT_BYTES = 128 * 1024
-"""What the kernel takes beyond what is on its way: more would leave even if nobody waits for it."""
+"""The most unsent data that the kernel buffers: data in its buffer is sent even if no longer
+wanted."""
 
 _ACCEPTED = wire.FrameLimits(header_bytes=1024 * 1024, body_bytes=wire.ANSWER_BYTES)
 
@@ -31,55 +32,56 @@ OnLost = Callable[["Connection", Exception], None]
 
 
 class Overhead:
-    """What a round trip costs beyond the server's own time: its mean plus two deviations.
+    """The time of a round trip beyond the server's own: its mean plus two deviations.
 
-    The estimator is TCP's for the retransmission timer (RFC 6298), with slower gains because
-    here every request is a sample.
+    The estimator is that of TCP's retransmission timer (RFC 6298), with slower gains because here
+    every request is a sample.
     """
 
     __slots__ = ("_deviation", "_mean", "ns")
 
     def __init__(self, first_ns: int) -> None:
-        """Starts from one sample, the greeting's round trip."""
+        """Starts from one sample, the handshake's round trip."""
         self._mean = float(first_ns)
         self._deviation = 0.0
         self.ns = first_ns
 
     def observe(self, sample_ns: int) -> None:
-        """Takes in the round trip of one result, less the server's total."""
+        """Adds the round trip of one result, less the server's total."""
         error = sample_ns - self._mean
         self._mean += error * 0.0625
         self._deviation += (abs(error) - self._deviation) * 0.0625
         self.ns = max(0, int(self._mean + 2 * self._deviation))
 
     def refused(self, round_trip_ns: int) -> None:
-        """Takes in the round trip of a refusal, which holds the server's time too.
+        """Adds the round trip of a refusal if it is lower; it includes the server's time.
 
-        What is refused for a way that was slow once would never bring a result to learn from.
+        If requests are refused because the link was once slow, no result would ever correct the
+        estimate.
         """
         if round_trip_ns < self.ns:
             self.observe(round_trip_ns)
 
 
 def _nothing() -> None:
-    """Who holds nothing back."""
+    """The default of `on_room`."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """The client's end of one connection; `connect` makes one that is ready for use.
 
     Attributes:
-        overhead: What its round trips cost.
+        overhead: The overhead of its round trips.
         limits: The largest frames that the server accepts.
-        encodings: The smaller forms of inputs that it undoes.
+        encodings: The names of the encodings that the server can decode.
         site: The server's site.
-        is_full: True while much waits to leave, and what is written would wait behind it.
-        on_room: Called when that is over.
-        draining: True once the server said goodbye.
+        is_full: Whether so much data is unsent that more would have to wait behind it.
+        on_room: Called when `is_full` becomes False.
+        draining: Whether the server has said goodbye.
     """
 
     def __init__(self, on_frame: OnFrame, on_lost: OnLost) -> None:
-        """Not yet connected; `on_frame` gets what comes after the welcome."""
+        """Starts unconnected; `on_frame` gets the frames after the welcome."""
         self.overhead = Overhead(0)
         self.limits = wire.FrameLimits()
         self.encodings: frozenset[str] = frozenset()
@@ -98,14 +100,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
 
     def send(self, parts: Sequence[Any]) -> None:
-        """Writes a frame; a lost connection swallows it and `on_lost` follows."""
+        """Writes a frame; a lost connection discards it, and `on_lost` follows."""
         self._outbox += parts
         self._flush()
 
     def send_soon(self, parts: Sequence[Any]) -> None:
-        """Writes a frame with all others of this turn of the loop.
+        """Writes a frame together with all others of this iteration of the loop.
 
-        uvloop makes a system call of each write; under load that is most of a request's cost.
+        uvloop makes a system call for each write; under load that is most of a request's cost.
         """
         if not self._outbox:
             self._loop.call_soon(self._flush)
@@ -121,43 +123,43 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox = []
 
     def pause_writing(self) -> None:
-        """More was written than the other end, or the way, takes at once."""
+        """Called by the transport when its write buffer is full."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """Next to nothing waits to leave any more."""
+        """Called by the transport when its write buffer is almost empty again."""
         self.is_full = False
         self.on_room()
 
     def close(self) -> None:
-        """Closes once what was written has left."""
+        """Closes once all written data has been sent."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
 
     @property
     def local_host(self) -> str | None:
-        """The address of this machine as the other end sees it; None where there is none."""
+        """This end's address on the connection; None if it has none."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
         return str(name[0]) if isinstance(name, tuple) else None
 
     def fail(self, error: Exception) -> None:
-        """Gives the connection up at once; `on_lost` follows with `error`."""
+        """Aborts the connection; `on_lost` follows with `error`."""
         if self._failure is None:
             self._failure = error
         if self._transport is not None:
             self._transport.abort()
 
     def abandon(self) -> None:
-        """Gives it up before its welcome, for which nobody waits any more."""
+        """Aborts the connection before its welcome, for which nobody waits any more."""
         self._welcome.cancel()
         self.fail(ConnectionAbortedError())
 
     def check(self) -> None:
-        """Nothing while the connection is there.
+        """Checks that the connection is still open.
 
         Raises:
-            Exception: Why it is not.
+            Exception: The reason why it is not.
         """
         if self._transport is None:
             raise self._failure or ConnectionResetError(_CLOSED)
@@ -166,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         """Sends the hello and waits for the welcome.
 
         Raises:
-            LaxityError: What the server said instead of a welcome.
+            LaxityError: The server answered with an error instead of a welcome.
             OSError: The connection was lost, or the server did not answer.
         """
         hello: wire.Header = {"t": "hello", "v": wire.VERSION}
@@ -178,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
         self.overhead = Overhead(time.monotonic_ns() - start_ns)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the transport and sets the socket up for large frames and small delays."""
+        """Stores the transport, and sets the socket up for large frames and low latency."""
         self._transport = cast(asyncio.Transport, transport)
         sock = transport.get_extra_info("socket")
         if sock is None:
@@ -189,11 +191,11 @@ class Connection(asyncio.BufferedProtocol):
         set_up_tcp(sock, CLIENT_GIVES_UP_MS, TCP_NOTSENT_LOWAT=_UNSENT_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Cuts frames and hands them on; bad bytes end the connection."""
+        """Parses frames and passes them on; invalid bytes end the connection."""
         try:
             for header, body in self._frames(nbytes):
                 if self._ready:
@@ -215,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             ) from error
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tells whoever waits why."""
+        """Reports the reason to whoever waits."""
         self._transport = None
         error = self._failure or exc or ConnectionResetError(_CLOSED)
         if not self._welcome.done():
@@ -251,11 +253,11 @@ class Connection(asyncio.BufferedProtocol):
 async def connect(
     address: Address, token: str | None, on_frame: OnFrame, on_lost: OnLost
 ) -> Connection:
-    """A connection that the daemon has welcomed.
+    """Opens a connection and completes the handshake.
 
     Raises:
-        LaxityError: What the daemon said instead of a welcome.
-        OSError: Nobody there, or no answer.
+        LaxityError: The daemon answered with an error instead of a welcome.
+        OSError: Nothing listens there, or there was no answer.
     """
     loop = asyncio.get_running_loop()
     connection = Connection(on_frame, on_lost)
@@ -276,13 +278,13 @@ async def connect(
     except BaseException:
         connection.abandon()
         raise
-    # The welcome and the loss may both have come before this ran again.
+    # Both the welcome and a loss may have happened before this resumed.
     connection.check()
     return connection
 
 
 async def wait_closed(connections: Collection[Connection]) -> None:
-    """Waits until those that are being closed are gone, half a second at most."""
+    """Waits up to half a second for closing connections, then aborts those that remain."""
     for _ in range(_LEAVE_ROUNDS):
         if not connections:
             return

@@ -12,10 +12,10 @@ _TIDY_FROM = 256
 
 
 class Deadlines:
-    """Calls back at each deadline of a call that is still live then.
+    """Calls back at each deadline whose call is still live.
 
-    A heap with lazy deletion: what ended before its deadline is skipped when the heap comes to
-    it, and swept out when such entries outnumber the live ones.
+    It is a heap with lazy deletion: entries of ended calls are skipped when they reach the top, and
+    removed together when the heap has doubled in size.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Deadlines:
             self._arm(deadline_ns)
 
     def close(self) -> None:
-        """Watches nothing any more."""
+        """Stops watching."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -57,7 +57,7 @@ class Deadlines:
     def _arm(self, deadline_ns: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # uvloop rounds a delay to whole milliseconds: up, so that it is not woken too early.
+        # uvloop rounds delays to whole milliseconds, so round up lest the timer fire too early.
         delay_ms = math.ceil(max(0, deadline_ns - time.monotonic_ns()) / 1e6)
         self._timer = self._loop.call_later(delay_ms / 1e3, self._fire)
         self._timer_ns = deadline_ns

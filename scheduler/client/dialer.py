@@ -1,4 +1,4 @@
-"""Getting a connection to the daemon, again and again but not too often."""
+"""Connects to the daemon, and reconnects with backoff."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ _OTHERS = (
 
 
 class Caller(Protocol):
-    """Whom a dialer works for."""
+    """What a dialer opens connections for."""
 
     def wants_connection(self) -> bool:
-        """True while something waits for a connection."""
+        """Whether something waits for a connection."""
 
     def on_open(self, connection: Connection) -> None:
-        """There is a connection; from now on it is wanted only if this one won't do."""
+        """Called with an open connection."""
 
     def on_refused(self, error: LaxityError) -> None:
-        """There will never be one."""
+        """Called when the daemon refuses the client, so that retrying is pointless."""
 
     def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
-        """A frame came."""
+        """Called with each frame."""
 
     def on_lost(self, connection: Connection, error: Exception) -> None:
-        """A connection that was open is gone."""
+        """Called when an open connection is lost."""
 
 
 class Dialer:
     """Opens connections for a caller, with exponential backoff and jitter between attempts.
 
-    The backoff outlives a connection: only `worked` resets it, so that a daemon which
-    greets and then drops everyone is not dialled in a tight loop.
+    The backoff outlives a connection: only `worked` resets it, so that a daemon that welcomes
+    clients and then drops them is not dialled in a tight loop.
 
     Attributes:
         reason: Why there is no connection, for people.
     """
 
     def __init__(self, url: str, token: str | None, caller: Caller) -> None:
-        """Does nothing before `dial`.
+        """Does nothing until `dial`.
 
         Raises:
-            AddressError: The URL is not one of a daemon.
+            AddressError: The URL is not a valid address of a daemon.
         """
         self.url = url
         self.reason = "no answer yet"
@@ -69,21 +69,21 @@ class Dialer:
         self._task: asyncio.Task[None] | None = None
 
     def dial(self) -> None:
-        """Makes sure that a connection is being looked for."""
+        """Starts connecting, unless it already is."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._dial())
 
     def worked(self) -> None:
-        """The connection gave an answer: the next loss is dialled at once."""
+        """Records that the connection gave an answer, so that a loss is redialled at once."""
         self._waits = False
 
     def close(self) -> None:
-        """Gives up."""
+        """Stops connecting."""
         if self._task is not None:
             self._task.cancel()
 
     def unreachable(self) -> Unavailable:
-        """The error for what could not be sent."""
+        """The error for requests that could not be sent."""
         if self._is_turned_away:
             return Unavailable(f"the daemon at {self.url} lets nobody in for now: {self.reason}")
         hint = f"; {self._hint}" if self._hint else ""
@@ -101,7 +101,7 @@ class Dialer:
                 except (Unauthorized, ProtocolError) as error:
                     caller.on_refused(error)
                     return
-                except Exception as error:  # Whatever a resolver, TLS or the other end can say.
+                except Exception as error:  # Anything that a resolver, TLS or the server may raise.
                     self.reason = _reason(error)
                     self._is_turned_away = isinstance(error, LaxityError)
                     self._hint = _hint(error)
@@ -119,7 +119,7 @@ class Dialer:
 
 
 def _hint(error: Exception) -> str:
-    if isinstance(error, TlsFailure):  # which says itself what to do
+    if isinstance(error, TlsFailure):  # its message already has a hint
         return ""
     return _OTHERS if isinstance(error, PermissionError) else _ASLEEP
 

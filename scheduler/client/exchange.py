@@ -1,7 +1,7 @@
-"""Calls and their answers, over whatever connection there is.
+"""Sends calls and matches answers, over reconnecting connections.
 
-Everything that decides how a call of the client ends is in this file. All of it runs on one
-event loop; `post` is the one way in from other threads.
+Everything that decides how a client's call ends is in this file. All of it runs on one event loop;
+`post` is the only entrance from other threads.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from scheduler.result import result_from
 _MAX_SENDS = 5
 
 _FILLS_WRITE_BYTES = 65_536
-"""Bodies from here on gain nothing by a write that they share with others."""
+"""Bodies from this size on gain nothing from sharing a write with others."""
 
 _REFUSED_NS = 5_000_000_000
-"""How long a daemon's refusal stands for all calls; its tokens change while it runs."""
+"""How long a daemon's refusal applies to all calls; its tokens may change while it runs."""
 
 Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
 
 
 class Exchange:
-    """Sends calls, gives each exactly one end, and keeps a connection while it is needed.
+    """Sends calls, ends each exactly once, and keeps a connection open while it is needed.
 
-    Those that bring or are answered with more than `large_bytes` have a second connection.
+    Calls whose body or answer exceeds `large_bytes` use a second connection.
 
     Attributes:
-        losses: How often a daemon was lost or began to drain; the next may have other models.
+        losses: How often a daemon was lost or began to drain; the next one may have other models.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Exchange:
         token: str | None,
         large_bytes: float = LARGE_BYTES,
     ) -> None:
-        """Connects when the first call, or `connect`, needs it.
+        """Connects on the first call or on `connect`.
 
         Raises:
-            AddressError: The URL is not one of a daemon.
+            AddressError: The URL is not a valid address of a daemon.
         """
         self.url = url
         self.loop = loop
@@ -87,29 +87,29 @@ class Exchange:
             "goodbye": self._on_goodbye,
         }
 
-    # Ways in.
+    # Entrances.
 
     def post(self, item: Call | int) -> None:
-        """Starts a call, or cancels the one with that id, from any thread.
+        """Starts a call, or cancels the one with the given id, from any thread.
 
         Raises:
-            RuntimeError: The exchange or its event loop is closed, or belongs to the process that
-                this one was forked from.
+            RuntimeError: The exchange or its event loop is closed, or was made before this process
+                was forked.
         """
         if self.closed:
             raise RuntimeError("the client is closed")
         self._inbox.put(item)
 
     def check_process(self) -> None:
-        """Nothing in the process that made the exchange.
+        """Checks that this process made the exchange.
 
         Raises:
-            RuntimeError: This is one that was forked from it.
+            RuntimeError: This process was forked from the one that did.
         """
         self._inbox.check_process()
 
     def start(self, *calls: Call) -> None:
-        """Sends calls, several of them in one write, now or when there is a connection."""
+        """Sends calls, several in one write, now or once there is a connection."""
         if self.closed or self._refusal() is not None:
             for call in calls:
                 self._refuse(call)
@@ -122,11 +122,11 @@ class Exchange:
             self._dialer.dial()
             return
         for call in calls:
-            if call.id in self._calls:  # one that ended at once may have cancelled the others
+            if call.id in self._calls:  # a call that ended at once may have cancelled others
                 self._send(call, self._connection)
 
     def cancel(self, call_id: int) -> None:
-        """Forgets a call whose caller no longer waits, and tells the daemon."""
+        """Drops a call whose caller no longer waits, and tells the daemon."""
         call = self._calls.pop(call_id, None)
         if call is not None:
             self._abandon(call)
@@ -137,7 +137,7 @@ class Exchange:
         """Waits for a connection.
 
         Raises:
-            Unavailable: None came about in time.
+            Unavailable: There was none in time.
             Unauthorized: The daemon refused the token.
             ProtocolError: The daemon speaks another protocol.
         """
@@ -156,7 +156,7 @@ class Exchange:
             self._waiters.discard(waiter)
 
     def close(self) -> None:
-        """Cancels what is in flight and closes the connections."""
+        """Cancels calls in flight and closes the connections."""
         self.closed = True
         self._inbox.drain()
         for call in list(self._calls.values()):
@@ -170,7 +170,7 @@ class Exchange:
             connection.close()
 
     async def wait_closed(self) -> None:
-        """Waits, once closed, until the connections are: TLS takes leave of the other end first."""
+        """After `close`, waits until the connections are gone; TLS notifies the other end first."""
         await self._large.wait_closed()
         await wait_closed(self._connections)
 
@@ -180,11 +180,11 @@ class Exchange:
         else:
             self.start(item)
 
-    # Ways out.
+    # Sending and ending.
 
     def _send(self, call: Call, connection: Connection) -> None:
         if connection.is_full:
-            return  # What it has left is reckoned when it can leave; it may be nothing by then.
+            return  # Its budget is computed when it can be sent, and may be used up by then.
         now_ns = time.monotonic_ns()
         if call.is_infer:
             left_ns = call.deadline_ns - now_ns
@@ -195,7 +195,7 @@ class Exchange:
         elif call.due_ns is not None:
             call.header["budget_ns"] = max(1, call.due_ns - now_ns)
         if call.sends >= _MAX_SENDS:
-            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times over this call"))
+            self._end(call, Unavailable(f"{self.url} was lost {call.sends} times during this call"))
             return
         try:
             frame = call.frame(connection.limits, self.url)
@@ -227,7 +227,7 @@ class Exchange:
             else:
                 call.future.set_result(answer)
         except (InvalidStateError, asyncio.InvalidStateError):
-            pass  # The caller cancelled it meanwhile.
+            pass  # The caller has cancelled it.
 
     def _refuse(self, call: Call) -> None:
         if self._refused is not None and not self.closed:
@@ -237,7 +237,7 @@ class Exchange:
             call.future.cancel()
 
     def _refusal(self) -> LaxityError | None:
-        """What the daemon said instead of a welcome, until it is worth asking again."""
+        """The daemon's refusal, until it is time to ask again; None if there is none."""
         if time.monotonic_ns() >= self._ask_again_ns:
             self._refused = None
         return self._refused
@@ -263,17 +263,17 @@ class Exchange:
         self._abandon(call)
         self._end(call, self._expired(call))
 
-    # What the dialer and its connections report.
+    # Reports from the dialer and its connections.
 
     def wants_connection(self) -> bool:
-        """True while something waits for a connection."""
+        """Whether something waits for a connection."""
         return bool(self._waiters) or (self._connection is None and self._has_unsent())
 
     def _has_unsent(self) -> bool:
         return any(call.connection is None for call in self._calls.values())
 
     def on_open(self, connection: Connection) -> None:
-        """Sends what waited for it."""
+        """Sends the calls that waited for a connection."""
         self._connections.add(connection)
         if self.closed:
             connection.close()
@@ -290,10 +290,10 @@ class Exchange:
         self._send_waiting()
 
     def on_refused(self, error: LaxityError) -> None:
-        """Ends everything that waited; asking again at once would give the same answer.
+        """Ends everything that waits; asking again at once would give the same answer.
 
-        Each gets an error of its own: one that is raised again and again would gather tracebacks,
-        and with them the tensors of all callers.
+        Each gets its own copy of the error: a shared one would accumulate tracebacks, and with them
+        the tensors of all callers.
         """
         self._refused = error
         self._ask_again_ns = time.monotonic_ns() + _REFUSED_NS
@@ -305,7 +305,7 @@ class Exchange:
                 self._end(call, copy(error))
 
     def on_lost(self, connection: Connection, error: Exception) -> None:
-        """Looks for another connection for what was in flight on this one."""
+        """Reconnects for the calls that were in flight on this connection."""
         self.losses += 1
         self._connections.discard(connection)
         if self._connection is connection:
@@ -325,7 +325,7 @@ class Exchange:
             self._send_waiting()
 
     def _on_room(self) -> None:
-        """Sends what waited for others to leave, but for what the way alone makes late by now."""
+        """Sends calls that waited for room, except those that the round trip alone makes late."""
         connection = self._connection
         if connection is None:
             return
@@ -347,16 +347,16 @@ class Exchange:
             if call.connection is None:
                 self._send(call, connection)
 
-    # What the daemon says.
+    # Messages from the daemon.
 
     def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
-        """Takes one message.
+        """Handles one message.
 
         Raises:
-            ProtocolError: It is none that a daemon sends.
+            ProtocolError: It does not follow the protocol.
         """
         handler = self._handlers.get(header["t"])
-        if handler is not None:  # A type this version does not know is a later version's.
+        if handler is not None:  # An unknown type belongs to a later version.
             handler(connection, header, body)
         if connection.draining:
             self._close_if_done(connection)
@@ -374,11 +374,11 @@ class Exchange:
         except InvalidInput as error:
             self._end(call, ProtocolError(str(error)))
             return
-        if not call.is_infer:  # it ran at some other time, and ended as the box says
+        if not call.is_infer:  # a durable task ran at another time; its outcome is the box's
             self._end(call, result)
             return
         connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
-        # Only this clock knows when the caller has it; the box's deadline was an estimate of it.
+        # Only this clock knows when the result arrived; the box could only estimate that.
         in_time = now_ns <= call.deadline_ns
         result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE
         self._end(call, result if in_time or call.accept_late else too_late(call, now_ns))
@@ -406,7 +406,7 @@ class Exchange:
         if call is None:
             return
         if connection.draining and isinstance(error, Unavailable):
-            # It crossed the goodbye on the wire: it was never admitted there.
+            # The call crossed the goodbye on the wire, and was never admitted there.
             call.connection = None
             if time.monotonic_ns() >= call.deadline_ns:
                 self._end(call, self._expired(call))
@@ -436,7 +436,7 @@ class Exchange:
             raise ProtocolError(f"an answer has the id of its question, not {call_id!r}")
         call = self._calls.get(call_id)
         if call is None or call.connection is not connection:
-            return None  # It was given up, or went elsewhere after a loss.
+            return None  # The call was dropped, or resent elsewhere after a loss.
         del self._calls[call_id]
         self._dialer.worked()
         return call

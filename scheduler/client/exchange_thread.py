@@ -1,4 +1,4 @@
-"""The thread on which a client's exchange runs, from its first call to its last answer."""
+"""The thread on which a client's exchange runs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class ExchangeThread:
     """An exchange with an event loop and a thread of its own.
 
     Args:
-        owner: Whoever it is for; it ends when that is collected, and at the interpreter's exit.
-        url: Of the daemon.
+        owner: The client; the thread ends when it is garbage collected, and at interpreter exit.
+        url: The daemon's URL.
         token: The daemon's token.
 
     Attributes:
-        exchange: What runs there.
+        exchange: The exchange that runs there.
         thread: The thread.
 
     Raises:
-        AddressError: The URL is not one of a daemon.
+        AddressError: The URL is not a valid address of a daemon.
     """
 
     def __init__(self, owner: object, url: str, token: str | None) -> None:
-        """Runs, not connected yet."""
+        """Starts the thread, unconnected."""
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.exchange = Exchange(self._loop, url, token)
         self.thread = threading.Thread(
@@ -44,7 +44,7 @@ class ExchangeThread:
         asyncio.run_coroutine_threadsafe(connecting, self._loop).result()
 
     def close(self) -> None:
-        """Cancels what is in flight, closes the connection and ends the thread."""
+        """Cancels calls in flight, closes the connection and ends the thread."""
         self._finalizer()
 
 
@@ -58,7 +58,7 @@ def _run(loop: asyncio.AbstractEventLoop, exchange: Exchange) -> None:
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         loop.run_until_complete(exchange.wait_closed())
         loop.close()
-        # What other threads posted meanwhile; from here on `post` raises.
+        # Cancels what other threads have posted since; from here on `post` raises.
         exchange.close()
 
 

@@ -1,4 +1,4 @@
-"""Results of many frames, as both clients' `map` tells them."""
+"""Results of many frames: the core of both clients' `map`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from typing import Any
 from scheduler.errors import InvalidInput
 
 _NONE_YET = object()
-"""Instead of a frame: the first result in flight came before it."""
+"""Yielded instead of a frame when the oldest result in flight arrives before it."""
 
 _TURN_S = 0.001
-"""For how long frames that need no waiting are sent before the event loop has a turn."""
+"""How long frames that need no waiting are sent before the event loop gets a turn."""
 
 
 def check_map(frames: Any, concurrency: Any) -> None:
-    """Nothing where a `map` can be begun.
+    """Checks the arguments of `map`.
 
     Raises:
-        InvalidInput: The frames are a single one, or the concurrency is no integer from 1.
+        InvalidInput: The frames are a single dict, or the concurrency is not an integer from 1.
     """
     if isinstance(frames, Mapping):
         raise InvalidInput(
@@ -58,7 +58,7 @@ def results(
             if not return_exceptions:
                 raise
             outcome = error
-        window.popleft()  # not before: whoever interrupts the wait cancels this one too
+        window.popleft()  # not earlier, so that an interrupted wait cancels this one too
         return outcome
 
     try:
@@ -70,7 +70,7 @@ def results(
             yield first()
     finally:
         for future in window:
-            if isinstance(future, Future):  # and no durable task, which goes on
+            if isinstance(future, Future):  # a durable task goes on
                 future.cancel()
 
 
@@ -80,7 +80,7 @@ async def async_results(
     concurrency: int,
     return_exceptions: bool,
 ) -> AsyncIterator[Any]:
-    """The same for asyncio, where frames can be waited for together with results."""
+    """Like `results`, for asyncio, where it waits for frames and results at once."""
     window: deque[asyncio.Future[Any]] = deque()
 
     async def first() -> Any:
@@ -108,11 +108,11 @@ async def async_results(
 
 
 def _is_due(window: Sequence[Any], concurrency: int) -> bool:
-    """Whether the first result in flight is told before another frame is asked for.
+    """Whether to yield the oldest result in flight before asking for another frame.
 
-    One that is there is not held back until the window is full: a camera takes long to fill it.
-    The last one is, so that devices have work while the caller looks at a result. A durable task
-    can't say whether it has ended.
+    A result that has arrived is not held back until the window is full, since a camera fills it
+    slowly. The last one in flight is held back, so that devices have work while the caller handles
+    a result. A durable task can't tell whether it has ended.
     """
     if len(window) >= concurrency:
         return True
@@ -122,15 +122,15 @@ def _is_due(window: Sequence[Any], concurrency: int) -> bool:
 async def _as_they_come(
     frames: Iterable[Any] | AsyncIterable[Any], window: Sequence[asyncio.Future[Any]]
 ) -> AsyncGenerator[Any, None]:
-    """Frames, and between them `_NONE_YET` for each result that is there before the next."""
+    """Yields frames, and `_NONE_YET` for each result that arrives before the next frame."""
     if not isinstance(frames, AsyncIterable):
         time_s = asyncio.get_running_loop().time
         turn_s = time_s()
         for frame in frames:
             yield frame
-            if time_s() - turn_s > _TURN_S:  # a camera that blocks, say: answers need the loop too
+            if time_s() - turn_s > _TURN_S:  # e.g. if a camera blocks: answers need the loop too
                 await asyncio.sleep(0)
-                await asyncio.sleep(0)  # in the first turn this came before what there was to read
+                await asyncio.sleep(0)  # the first iteration resumed this before reading
                 turn_s = time_s()
         return
     source = aiter(frames)

@@ -1,4 +1,4 @@
-"""The one way into an event loop's objects from other threads."""
+"""The way into an event loop's objects from other threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Hands on what is put into it, in order, on the thread of an event loop.
+    """Passes items on, in order, on the thread of an event loop.
 
     Args:
         loop: The event loop.
@@ -20,7 +20,7 @@ class Inbox(Generic[T]):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[T], None]) -> None:
-        """Nothing is in it."""
+        """Starts empty."""
         self._loop = loop
         self._take = take
         self._process = os.getpid()
@@ -28,28 +28,28 @@ class Inbox(Generic[T]):
         self._woken = False
 
     def put(self, item: T) -> None:
-        """Puts something in, from any thread.
+        """Adds an item, from any thread.
 
         Raises:
-            RuntimeError: The loop is closed, or that of the process that this one was forked from.
+            RuntimeError: The loop is closed, or was made before this process was forked.
         """
         self.check_process()
         self._items.append(item)
         if self._woken:
             return
-        # Two threads may both see False: a wake-up too many, never one too few.
+        # Two threads may both see False: that is one wake-up too many, never one too few.
         self._woken = True
         try:
             self._loop.call_soon_threadsafe(self.drain)
         except RuntimeError:
-            self.drain()  # What another thread has put there meanwhile must not stay.
+            self.drain()  # Items that other threads have added since must not remain.
             raise
 
     def check_process(self) -> None:
-        """Nothing in the process that made it; in a forked one nobody brings answers.
+        """Checks that this process made the inbox; in a forked one no answers arrive.
 
         Raises:
-            RuntimeError: This is a forked one.
+            RuntimeError: This process was forked from the one that did.
         """
         if self._process != os.getpid():
             raise RuntimeError(
@@ -58,7 +58,7 @@ class Inbox(Generic[T]):
             )
 
     def drain(self) -> None:
-        """Hands on all that is there."""
+        """Passes on all items."""
         self._woken = False
         items = self._items
         while items:

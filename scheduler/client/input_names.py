@@ -1,4 +1,4 @@
-"""What the only input of a model is called, for frames that come without its name."""
+"""The name of a model's only input, for frames that are given without it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from scheduler.errors import InvalidInput, ModelNotFound
 
 
 class InputNames:
-    """The names that a box told, until it is lost: one that restarts may have other models."""
+    """Input names from a box, kept until it is lost: after a restart it may have other models."""
 
     def __init__(self) -> None:
-        """Knows none."""
+        """Starts empty."""
         self._names: dict[str, str] = {}
         self._losses = 0
 
     def known(self, model: str, losses: int) -> str | None:
-        """The name of a model's input, if it was told since the last of so many losses."""
+        """The name of a model's input, if it was learned since the last of `losses` losses."""
         if losses != self._losses:
             self._names.clear()
             self._losses = losses
         return self._names.get(model)
 
     def learn(self, model: str, models: Mapping[str, Any]) -> str:
-        """The same from the answer of `models`; errors are those of `only_input`."""
+        """Learns a name from the answer to `models`; errors are those of `only_input`."""
         self._names[model] = name = only_input(model, models)
         return name
 
 
 def only_input(model: str, models: Mapping[str, Any]) -> str:
-    """The name of a model's input, where it has one; `models` is the answer to that question.
+    """The name of a model's only input; `models` is the answer to that question.
 
     Raises:
         ModelNotFound: There is no such model, or it can't be served.

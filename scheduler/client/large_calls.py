@@ -1,4 +1,4 @@
-"""Calls with large bodies, on a connection of their own: nothing small has to wait behind them."""
+"""A separate connection for calls with large bodies, so that small ones don't wait behind them."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from scheduler import wire
 from scheduler.client.call import Call
 
 LARGE_BYTES = 1024 * 1024
-"""What a socket's buffer holds; more of one body keeps what is written after it waiting."""
+"""The size of a socket's buffer; a larger body keeps later messages waiting."""
 
 
 class Lane(Protocol):
-    """What carries calls over one connection: an exchange."""
+    """What carries calls over one connection; an exchange in practice."""
 
     def start(self, *calls: Call) -> None:
         """Sends calls."""
 
     def cancel(self, call_id: int) -> None:
-        """Forgets a call."""
+        """Drops a call."""
 
     def close(self) -> None:
-        """Cancels what is in flight."""
+        """Cancels calls in flight."""
 
     async def wait_closed(self) -> None:
-        """Waits, once closed, until its connection is."""
+        """After `close`, waits until its connection is closed."""
 
 
 class LargeCalls:
-    """Takes the calls that would keep others waiting, and carries them apart.
+    """Takes the calls that would keep others waiting, and carries them separately.
 
     Args:
-        new_lane: Makes what carries them; called when the first comes.
-        large_bytes: Bodies of more bytes are large.
+        new_lane: Makes the lane that carries them; called for the first large call.
+        large_bytes: Bodies of more bytes than this are large.
     """
 
     def __init__(self, new_lane: Callable[[], Lane], large_bytes: float) -> None:
-        """Without a connection."""
+        """Starts without a connection."""
         self._new_lane = new_lane
         self._large_bytes = large_bytes
         self._models: set[str] = set()
         self._lane: Lane | None = None
 
     def without(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
-        """Those of the calls that are not large; the others are sent."""
+        """Sends the large calls, and returns the others."""
         large = [call for call in calls if self._is_large(call)]
         if not large:
             return calls
@@ -54,22 +54,22 @@ class LargeCalls:
         return tuple(call for call in calls if call not in large)
 
     def note(self, call: Call, body: wire.Body | None) -> None:
-        """Takes note of an answer: a model that gave a large one gives more of them."""
+        """Records an answer: a model that gave a large one will give more of them."""
         if body is not None and len(body) > self._large_bytes and call.is_infer:
             self._models.add(call.header["model"])
 
     def cancel(self, call_id: int) -> None:
-        """Forgets a call, if it is one of these."""
+        """Drops a call, if it is one of these."""
         if self._lane is not None:
             self._lane.cancel(call_id)
 
     def close(self) -> None:
-        """Cancels what is in flight and closes the connection."""
+        """Cancels calls in flight and closes the connection."""
         if self._lane is not None:
             self._lane.close()
 
     async def wait_closed(self) -> None:
-        """Waits, once closed, until the connection is."""
+        """After `close`, waits until the connection is closed."""
         if self._lane is not None:
             await self._lane.wait_closed()
 

@@ -1,4 +1,4 @@
-"""What a caller is told of a deadline that passed, or that would have been too short."""
+"""Errors for deadlines that passed or that were too short."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, U
 
 
 def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> LaxityError:
-    """What an unanswered call ends with when its time is over.
+    """The error for an unanswered call whose deadline has passed.
 
     Args:
         call: The call.
-        url: Where the box is.
-        way_ns: How long the way there and back takes by itself.
+        url: The box's URL.
+        way_ns: How long the round trip takes by itself.
         lost: Why the last connection was lost.
-        is_full: Whether what was sent before has yet to leave.
+        is_full: Whether earlier data was still unsent.
     """
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     detail = {"budget_ms": budget_ms}
@@ -27,16 +27,16 @@ def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> La
     elif call.sends:
         where = f"no answer from {url}"
     elif is_full:
-        where = f"it waited here, because {url} has not taken yet what was sent before"
+        where = f"it waited here, because {url} has not yet taken what was sent before"
     elif budget_ms <= way_ns / 1e6:
-        where = f"the way to {url} and back takes {way_ns / 1e6:.2g} ms by itself"
+        where = f"the round trip to {url} takes {way_ns / 1e6:.2g} ms by itself"
     else:
         where = "it was not sent yet, because this process was busy"
     return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)
 
 
 def too_late(call: Call, now_ns: int) -> DeadlineExpired:
-    """What a call ends with whose result came after its deadline, and was not wanted then."""
+    """The error for a call whose result came after its deadline and is not wanted late."""
     late_ms = (now_ns - call.deadline_ns) / 1e6
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     return DeadlineExpired(
@@ -47,7 +47,7 @@ def too_late(call: Call, now_ns: int) -> DeadlineExpired:
 
 
 def add_way(error: DeadlineInfeasible, way_ns: int) -> None:
-    """A box offers what it needs itself; who asks again needs the way there and back besides."""
+    """Adds the round trip to a counter-offer, which counts only the box's own time."""
     offers = error.detail.get("earliest_budget_ms")
     if isinstance(offers, dict):
         error.detail["earliest_budget_ms"] = {

@@ -1,4 +1,4 @@
-"""The future of a request, as `Client.submit` returns it."""
+"""The future that `Client.submit` returns."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ if TYPE_CHECKING:
 _telling = threading.Lock()
 
 _HEED_S = 0.5
-"""For so long a caller waits at a time. Python sees a signal that came just before it began to
-wait for a lock no sooner than it has the lock: Ctrl-C would wait for the deadline."""
+"""The longest single wait for a lock. If a signal arrives just before such a wait, Python handles
+it only after the wait, so Ctrl-C would otherwise take until the deadline."""
 
 
 class RequestFuture(Future[Any]):
     """What `Client.submit` returns; cancelling it cancels the request on the box."""
 
     def __init__(self, client: Client, running: ExchangeThread, call_id: int) -> None:
-        """Belongs to one call of a client's exchange, which ends it on the exchange's thread."""
+        """Belongs to one call on a client's exchange, which ends it on the exchange's thread."""
         super().__init__()
-        self._client = client  # else it closed once its caller let go of it, and this was cancelled
+        self._client = client  # a client that nothing refers to closes, and cancels this
         self._running = running
         self._call_id = call_id
         self._told = False
 
     def cancel(self) -> bool:
-        """Cancels the request; False when it has already ended."""
+        """Cancels the request; returns False if it has already ended."""
         if not super().cancel():
             return False
         with _telling:
-            if not self._told:  # as executors do, or `wait` and `as_completed` would never hear
+            if not self._told:  # as executors do, so that `wait` and `as_completed` see it
                 self._told = True
                 self.set_running_or_notify_cancel()
-        # After `close` there is nobody to tell: the box has seen the connection go.
+        # After `close` nobody needs to be told: the box has seen the connection close.
         with contextlib.suppress(RuntimeError):
             self._running.exchange.post(self._call_id)
         return True
 
     def result(self, timeout: float | None = None) -> Any:
-        """Waits for the result, in seconds; as `concurrent.futures.Future.result`.
+        """Waits up to `timeout` seconds for the result, like `concurrent.futures.Future.result`.
 
         Raises:
             RuntimeError: It has not ended, and this is a callback of a future of the same client,
-                or a process that was forked since.
+                or this process was forked since.
         """
         return super().result(self._waited(timeout))
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Waits for the end, in seconds; as `concurrent.futures.Future.exception`.
+        """Waits up to `timeout` seconds for the end, like `concurrent.futures.Future.exception`.
 
         Raises:
             RuntimeError: It has not ended, and this is a callback of a future of the same client,
-                or a process that was forked since.
+                or this process was forked since.
         """
         return super().exception(self._waited(timeout))
 
     def _waited(self, timeout: float | None) -> float | None:
-        """Waits until it has ended or little of the time is left, and says how much that is."""
+        """Waits until it has ended or little time is left; returns the time left."""
         if self.done():
             return timeout
         self._running.exchange.check_process()
@@ -77,10 +77,10 @@ class RequestFuture(Future[Any]):
 
 
 def check_may_wait(thread: threading.Thread) -> None:
-    """Nothing, unless this is the thread on which a client's answers arrive.
+    """Checks that this is not the thread on which a client's answers arrive.
 
     Raises:
-        RuntimeError: It is; what is waited for here would never come.
+        RuntimeError: It is, so the awaited answer would never arrive.
     """
     if threading.current_thread() is thread:
         raise RuntimeError(

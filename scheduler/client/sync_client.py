@@ -1,4 +1,4 @@
-"""The Python API for threads: plain calls in front of an event loop on a thread of its own."""
+"""The Python API for threads: plain calls to an event loop on a thread of its own."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Submit = Callable[..., "Future[Result] | Task"]
-"""`Client.submit`, of which it is not known whether the request is durable."""
+"""`Client.submit` where it is not known statically whether the request is durable."""
 
 
 class Client:
-    """A connection to a laxity daemon, for any number of threads of one process.
+    """A connection to a laxity daemon, for any number of threads in one process.
 
-    Callbacks of its futures run on the thread on which its answers come, so they may submit but not
-    wait. A lost connection is opened again, and what was in flight is sent again while its budget
-    remains. Input arrays are not copied: do not change one before its result is there.
+    Callbacks of its futures run on the thread that receives its answers, so they may submit but not
+    wait. A lost connection is reopened, and requests in flight are resent while their budgets last.
+    Input arrays are not copied: do not change one before its result has arrived.
 
-    It closes at the end of `with`, by `close`, or once nobody holds it or a future of it any more.
+    It closes at the end of `with`, on `close`, or when it and its futures are garbage collected.
     """
 
     def __init__(
@@ -55,20 +55,20 @@ class Client:
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the file
-                of the CA, and `LAXITY_CERT` and `LAXITY_KEY` those of the client's own certificate
-                where the box asks for one.
+                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the CA file, and
+                `LAXITY_CERT` and `LAXITY_KEY` the files of the client's own certificate, if the box
+                requires one.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
-            connect_timeout_s: For how long it keeps trying.
+            connect_timeout_s: How long to keep trying.
 
         Raises:
-            AddressError: The URL is none of these.
-            Unavailable: No daemon answered there.
+            AddressError: The URL has none of these forms.
+            Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
-            ProtocolError: It speaks another version, or it is no laxity daemon.
+            ProtocolError: The server speaks another version, or is no laxity daemon.
         """
         self.url = url or default_url()
-        parse_address(self.url)  # Before there is an event loop to be closed again.
+        parse_address(self.url)  # Before there is an event loop to close.
         token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._input_names = InputNames()
@@ -84,7 +84,7 @@ class Client:
         return f"Client({self.url!r})"
 
     def __reduce__(self) -> Any:
-        """No copy in another process would have the connection.
+        """Refuses pickling: a copy in another process would not have the connection.
 
         Raises:
             TypeError: Always.
@@ -153,37 +153,37 @@ class Client:
 
         Args:
             model: The model's name.
-            inputs: Array-likes by input name: exactly one item, in the shapes and dtypes of
-                `models()`. With a batch dimension of 1 in front, the outputs have it too.
-            deadline_ms: When the result must be here, in milliseconds from now; at most a day.
+            inputs: Array-likes by input name: exactly one item, with the shapes and dtypes of
+                `models()`. With a leading batch dimension of 1, the outputs have it too.
+            deadline_ms: When the result must have arrived, in milliseconds from now; at most a day.
             deadline_s: The same in seconds; one of the two is required.
-            variant: The variant that must run; otherwise the policy chooses.
+            variant: The variant that must run; by default the policy chooses.
             priority: RFC 9218 urgency, 0 (first) to 7.
-            weight: The relative value of a result in time among requests of the same priority,
-                from 1e-9 to 1e9; 1 unless given.
+            weight: The relative value of a result in time among requests of the same priority, from
+                1e-9 to 1e9.
             accept_late: Also deliver a result that comes after the deadline, as `late`. A request
-                that has not begun by then still ends with `DeadlineExpired`.
-            exact: Require a result of exactly these inputs: no lossy compression on a slow link
-                and no cached answer to a nearly equal frame, even where the model's owner allows
-                them. Durable tasks always are.
+                that has not started by then still ends with `DeadlineExpired`.
+            exact: Require a result of exactly these inputs: no lossy compression on a slow link and
+                no cached answer to a nearly equal frame, even if the model's owner allows them.
+                Durable tasks are always exact.
             durable: Return once the box has stored the request on disk. It runs below all other
-                requests, at the latest until its deadline, which may be as far away as the box
-                allows. It has neither weight nor accept_late.
-            id: Of a durable task. Submitted again under the same id, it is the same task; without
-                one it is given a new id.
+                requests, until its deadline at the latest, which may be as far away as the box
+                allows. It takes neither weight nor accept_late.
+            id: The id of a durable task. Submitting it again with the same id gives the same task.
+                By default it gets a new id.
 
         Returns:
-            A durable task, by whose id it can be fetched from any process. Otherwise a future of
-            the result. It fails at the deadline at the latest (unless
-            `accept_late`), with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`,
-            `Unavailable`, `ExecutionFailed`, `ModelNotFound`, `InvalidInput` or `Forbidden`.
+            A durable task, whose result can be fetched by its id from any process. Otherwise a
+            future of the result, which fails at the deadline at the latest (unless `accept_late`),
+            with `DeadlineInfeasible`, `Overloaded`, `DeadlineExpired`, `Unavailable`,
+            `ExecutionFailed`, `ModelNotFound`, `InvalidInput` or `Forbidden`.
 
         Raises:
             InvalidInput: An argument is not what it should be.
             TaskConflict: The id is that of another task.
-            Overloaded: The box keeps as many durable tasks as it may.
-            Unavailable: The box did not confirm that it has stored the durable task: submit it
-                again with the same id.
+            Overloaded: The box already keeps the most durable tasks that it may.
+            Unavailable: The box did not confirm that it stored the durable task; submit it again
+                with the same id.
             RuntimeError: The client is closed, or was made before this process was forked.
         """
         if deadline_s is not None:
@@ -220,15 +220,15 @@ class Client:
     ) -> Result:
         """Sends a request and waits for its result; options and errors are those of `submit`.
 
-        Whoever interrupts the wait, as Ctrl-C does, cancels the request.
+        Interrupting the wait, e.g. with Ctrl-C, cancels the request.
 
         Raises:
-            RuntimeError: Besides, in a callback of a future of this client, which can't wait.
+            RuntimeError: Also in a callback of one of this client's futures, which can't wait.
         """
         check_may_wait(self._thread)
         submit: Submit = self.submit
         answer = submit(model, inputs, deadline_ms=deadline_ms, **options)
-        if isinstance(answer, Task):  # which goes on, whoever waits for it
+        if isinstance(answer, Task):  # it goes on, even if the wait is interrupted
             return answer.result()
         result: Result = _waited_for(answer)
         return result
@@ -267,21 +267,21 @@ class Client:
         return_exceptions: bool = False,
         **options: Unpack[Options],
     ) -> Iterator[Result | Exception]:
-        """Results of many frames, in order: each once it is there and the next frame was sent.
+        """Yields the results of many frames, in order, each once the next frame has been sent.
 
         Args:
             model: The model's name.
-            frames: Dicts as for `submit`, or arrays where the model has one input.
-            deadline_ms: For each frame, from when it is sent.
-            concurrency: How many frames are in flight at most; 1 gives each result before the next
+            frames: Dicts as for `submit`, or arrays if the model has one input.
+            deadline_ms: The deadline of each frame, from when it is sent.
+            concurrency: The most frames in flight; with 1, each result is yielded before the next
                 frame is asked for.
             return_exceptions: Yield the error of a frame in its place instead of raising it.
             **options: Those of `submit`.
 
         Raises:
             InvalidInput: An argument is not what it should be.
-            LaxityError: The first frame that failed, `InvalidInput` where it is none that can be
-                sent; what is in flight is cancelled.
+            LaxityError: The error of the first frame that failed, `InvalidInput` if it can't be
+                sent; frames in flight are cancelled.
         """
         check_map(frames, concurrency)
         submit: Submit = self.submit
@@ -290,7 +290,7 @@ class Client:
             inputs = self._named(model, frame)
             try:
                 return submit(model, inputs, deadline_ms=deadline_ms, **options)
-            except InvalidInput as error:  # Told in its turn, after the frames before it.
+            except InvalidInput as error:  # Reported in order, after earlier frames.
                 future: Future[Result] = Future()
                 future.set_exception(error)
                 return future
@@ -298,7 +298,7 @@ class Client:
         return results(frames, send, concurrency, return_exceptions)
 
     def cancel(self, future: Future[Result]) -> bool:
-        """Cancels a request, as `future.cancel()` does; False when it has already ended."""
+        """Cancels a request like `future.cancel()`; returns False if it has already ended."""
         return future.cancel()
 
     def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
@@ -330,25 +330,25 @@ class Client:
         return counted
 
     def task(self, id: str) -> Task:
-        """A durable task that was submitted earlier, here or elsewhere; it is not looked up yet."""
+        """A durable task that was submitted earlier, here or elsewhere; not looked up yet."""
         return Task(self, id)
 
     def tasks(self, count: int = 100, before: str | None = None) -> dict[str, Any]:
         """The durable tasks of this caller.
 
         Args:
-            count: How many to list at most, the newest first; up to 250.
-            before: The id of the task from before which to list.
+            count: The most to list, the newest first; up to 250.
+            before: List only tasks older than the one with this id.
 
         Returns:
-            `tasks`, a list of `TaskStatus`; `counts`, how many wait and how many ended how; and
-            how the box's store is.
+            `tasks`, a list of `TaskStatus`; `counts`, the numbers of waiting tasks and of each
+            outcome; and the state of the box's store.
         """
         answer: dict[str, Any] = self.carry_out(tasks_plan(count, before))
         return answer
 
     def carry_out(self, plan: Plan) -> Any:
-        """Asks what a plan wants to know, and gives what came of it."""
+        """Carries out a plan's steps, and returns its result."""
         try:
             step = next(plan)
             while True:
@@ -371,7 +371,7 @@ class Client:
         return _waited_for(future)
 
     def close(self) -> None:
-        """Cancels what is in flight, closes the connection and ends the thread."""
+        """Cancels requests in flight, closes the connection and ends the thread."""
         self._running.close()
 
     def _ask(self, kind: str, timeout_s: float) -> Any:
@@ -388,5 +388,5 @@ def _waited_for(future: Future[Any]) -> Any:
     try:
         return future.result()
     except BaseException:
-        future.cancel()  # for nobody waits any more; what has ended stays as it is
+        future.cancel()  # nobody waits any more; no effect if it has ended
         raise

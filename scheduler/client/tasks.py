@@ -1,7 +1,7 @@
-"""Durable tasks as callers hold them: by their id, from any process, for as long as they are kept.
+"""Durable tasks as callers see them: by id, from any process, for as long as they are kept.
 
-What there is to ask and to wait for is said once, as a generator of questions; the clients for
-threads and for asyncio each carry it out in their own way.
+The questions and waits are written once, as generators; the clients for threads and for asyncio
+each carry them out in their own way.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from scheduler.client.sync_client import Client
 
 ANSWER_S = 10.0
-"""How long the box may take to answer, beyond what it was asked to wait."""
+"""How long the box may take to answer a question."""
 
 ACCEPT_S = 30.0
 """How long a box may take to put a task on disk."""
 
 GRACE_S = 2.0
-"""The same while a result is waited for: the question is asked again in any case."""
+"""How much longer than it was asked to wait the box may take to answer; then it is asked again."""
 
 CONNECT_S = 0.25
-"""And how long beyond it a connection may take that is not there."""
+"""How much longer the question may wait for a connection."""
 
 _PAUSE_S = 0.2
-"""After which a task is offered again to a box that can't take it yet, or asked for again."""
+"""The pause before a task is offered, or its result asked for, again."""
 
 _WAIT_S = 20.0
-"""For how long the box is asked to wait for a result at a time."""
+"""The longest that the box is asked to wait for a result at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something to ask a box.
+    """A question to a box.
 
     Attributes:
         kind: The message's type.
         fields: Its other fields.
         timeout_s: How long to wait for the answer.
-        grace_s: How much longer, where the box could be asked.
+        grace_s: How much longer to wait once the question has been sent.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Question:
 
 
 class TaskRequest:
-    """A task to be accepted by a box, as often as it is offered.
+    """A task to be accepted by a box; it may be offered repeatedly.
 
     Args:
         task_id: Its id.
@@ -69,13 +69,13 @@ class TaskRequest:
     """
 
     def __init__(self, task_id: str, request: tuple[Any, ...]) -> None:
-        """Not offered yet."""
+        """Starts not yet offered."""
         self.task_id = task_id
         self._request = request
         self._due_ns: int | None = None
 
     def call(self, call_id: int, future: Future) -> Call:
-        """The message; the task's deadline is fixed by the first.
+        """The message; the first one fixes the task's deadline.
 
         Raises:
             InvalidInput: An argument is not what it should be; the message says what is.
@@ -87,20 +87,20 @@ class TaskRequest:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """How a durable task is.
+    """The status of a durable task.
 
     Attributes:
         id: Its id.
-        model: What it asks for.
+        model: The model that it runs.
         variant: The only variant that it accepts, or None.
         state: `waiting`, `running` or `ended`.
-        outcome: How it ended: `completed`, `failed`, `expired` or `cancelled`; or None.
+        outcome: How it ended: `completed`, `failed`, `expired` or `cancelled`; None before.
         reason: Why, for people.
         attempts: How often it was run and failed.
-        priority: Which of the waiting tasks goes first, from 0 to 7.
-        left_s: What is left to its deadline; below 0 after it.
+        priority: Its priority among waiting tasks, from 0 (first) to 7.
+        left_s: The time left to its deadline; negative after it.
         submitted_unix_s: When it was submitted, by the box's wall clock.
-        ended_unix_s: When it ended, by the box's wall clock; or None.
+        ended_unix_s: When it ended, by the box's wall clock; None before.
     """
 
     id: str
@@ -117,12 +117,12 @@ class TaskStatus:
 
 
 Plan = Generator[Question | TaskRequest | float, Any, Any]
-"""Asks, is sent the answers or thrown the errors, and returns what came of it all. A number is a
+"""Yields questions, receives their answers or errors, and returns the result. A yielded number is a
 pause, in seconds."""
 
 
 def accept_plan(task_id: str | None, *options: Any) -> Plan:
-    """Has a task accepted, through losses of the connection and restarts of the box; its id.
+    """Gets a task accepted, across lost connections and restarts of the box; returns its id.
 
     Raises:
         LaxityError: The box refused it, or could not take it within 30 s.
@@ -141,13 +141,13 @@ def accept_plan(task_id: str | None, *options: Any) -> Plan:
 
 
 def result_plan(task_id: str, timeout_s: float | None) -> Plan:
-    """Waits for the result of a task, through losses of the connection and restarts of the box.
+    """Waits for a task's result, across lost connections and restarts of the box.
 
     Raises:
         InvalidInput: `timeout_s` is not a number of seconds.
         TimeoutError: The task has not ended within `timeout_s`.
         Unavailable: The box could not be reached within `timeout_s`, or keeps no tasks.
-        Overloaded: The box could not serve this one, beside all others, within `timeout_s`.
+        Overloaded: The box had too much to do to serve this question within `timeout_s`.
     """
     if timeout_s is not None and not (is_number(timeout_s) and timeout_s == timeout_s):
         raise InvalidInput(f"timeout is a number of seconds, or None, not {timeout_s!r}")
@@ -171,13 +171,13 @@ def result_plan(task_id: str, timeout_s: float | None) -> Plan:
 
 
 def status_plan(task_id: str) -> Plan:
-    """Asks how a task is."""
+    """Asks for a task's status."""
     answer = yield Question("task_status", {"task": task_id})
     return status_from(answer)
 
 
 def cancel_plan(task_id: str) -> Plan:
-    """Ends a task; False when it has already ended."""
+    """Cancels a task; returns False if it has already ended."""
     answer = yield Question("task_cancel", {"task": task_id})
     return bool(answer["cancelled"])
 
@@ -191,10 +191,10 @@ def tasks_plan(count: int, before: str | None) -> Plan:
 
 
 def status_from(value: Any) -> TaskStatus:
-    """A task as a box describes it.
+    """Decodes a task's status.
 
     Raises:
-        ProtocolError: It is not as the protocol says.
+        ProtocolError: It does not follow the protocol.
     """
     try:
         ended_ms = value["ended_unix_ms"]
@@ -216,7 +216,7 @@ def status_from(value: Any) -> TaskStatus:
 
 
 class Task:
-    """A durable task; any client of the same tenant can hold it by its id.
+    """A durable task; any client of the same tenant can access it by its id.
 
     Attributes:
         id: Its id.
@@ -231,10 +231,10 @@ class Task:
         return f"Task({self.id!r})"
 
     def result(self, timeout: float | None = None) -> Result:
-        """Waits for the result, and can do so again until it expires.
+        """Waits for the result; may be called again until the result expires.
 
         Args:
-            timeout: In seconds; None waits as long as it takes, through restarts of the box.
+            timeout: In seconds; None waits as long as it takes, across restarts of the box.
 
         Raises:
             InvalidInput: `timeout` is not a number of seconds.
@@ -244,14 +244,14 @@ class Task:
             DeadlineExpired: Its deadline passed.
             CancelledError: It was cancelled.
             Unavailable: The box could not be reached within `timeout`, or keeps no tasks.
-            Overloaded: The box waits for too many tasks, or sends too many results, to serve this
-                one within `timeout`.
+            Overloaded: The box serves too many waits for tasks, or sends too many results, to serve
+                this one within `timeout`.
         """
         result: Result = self._client.carry_out(result_plan(self.id, timeout))
         return result
 
     def status(self) -> TaskStatus:
-        """How it is.
+        """Its status.
 
         Raises:
             TaskNotFound: The box has no such task of this tenant.
@@ -260,7 +260,7 @@ class Task:
         return status
 
     def cancel(self) -> bool:
-        """Ends it; False when it has already ended.
+        """Cancels it; returns False if it has already ended.
 
         Raises:
             TaskNotFound: The box has no such task of this tenant.
@@ -269,7 +269,7 @@ class Task:
 
 
 class AsyncTask:
-    """The same for asyncio.
+    """A durable task for asyncio; see `Task`.
 
     Attributes:
         id: Its id.
@@ -289,10 +289,10 @@ class AsyncTask:
         return result
 
     async def status(self) -> TaskStatus:
-        """How it is; as `Task.status`."""
+        """Its status; as `Task.status`."""
         status: TaskStatus = await self._client.carry_out(status_plan(self.id))
         return status
 
     async def cancel(self) -> bool:
-        """Ends it; as `Task.cancel`."""
+        """Cancels it; as `Task.cancel`."""
         return bool(await self._client.carry_out(cancel_plan(self.id)))

@@ -1,4 +1,4 @@
-"""The client's side of TLS: whom it trusts, what it shows, and what to do where that fails."""
+"""The client's side of TLS: the CA to trust, the certificate to show, and remedies for failures."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import ssl
 
 _ANOTHER_NAME = frozenset({62, 64})
-"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL."""
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
 
 _ANOTHER_TIME = frozenset({9, 10})
-"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
 _ABOUT_OURS = ("CERT", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
-"""What is in the alerts of a server that wants another certificate than it was shown, or one."""
+"""Words in the alerts of a server that requires a client certificate, or rejects the one shown."""
 
 
 class TlsFailure(ConnectionError):
-    """There is no TLS with a box; the message says why, and what to do."""
+    """TLS with a box failed; the message says why, and how to fix it."""
 
 
 def client_context() -> ssl.SSLContext:
-    """What the environment says of certificates: whom to trust, and which one to show.
+    """The TLS context from the environment: the CA to trust, and the certificate to show.
 
     Raises:
-        TlsFailure: A file that it names can't be used.
+        TlsFailure: A file that the environment names can't be used.
     """
     ca, certificate, key = map(os.environ.get, ("LAXITY_CA", "LAXITY_CERT", "LAXITY_KEY"))
     try:
@@ -40,45 +40,46 @@ def client_context() -> ssl.SSLContext:
 
 
 def tls_failure(error: ssl.SSLError) -> TlsFailure:
-    """What a failed handshake means for whoever wants to connect."""
+    """The error for a failed handshake, with its remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
         return TlsFailure(f"its certificate is not accepted: {why}; {_remedy(error.verify_code)}")
     reason = error.reason or ""
     if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
         shown = os.environ.get("LAXITY_CERT")
-        told = "does not take the" if shown else "wants a"
+        told = "rejects the" if shown else "requires a"
         return TlsFailure(f"it {told} client certificate ({reason}): {_certificate_wanted()}")
     if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return TlsFailure("what answers there does not speak TLS: is it a tcp:// address?")
-    return TlsFailure(f"no TLS with it: {_said(error)}")
+        return TlsFailure("the server there does not speak TLS: is it a tcp:// address?")
+    return TlsFailure(f"the TLS handshake failed: {_said(error)}")
 
 
 def closed_early() -> TlsFailure:
-    """What a connection means that TLS was agreed on, or begun, and that was closed before a word.
+    """The error for a TLS connection that the server closed before its welcome.
 
-    A door that misses a certificate closes it, and mostly does not get to say why.
+    A door closes the connection of a client without the required certificate, and the alert with
+    the reason is usually lost.
     """
-    told = "it closed the connection before its welcome; where it asks for a certificate"
+    told = "it closed the connection before its welcome; if it requires a client certificate"
     return TlsFailure(f"{told}, {_certificate_wanted()}")
 
 
 def _remedy(code: int) -> str:
     if code in _ANOTHER_NAME:
-        return "call the box by a name or address in its certificate, or have this one put there"
+        return "use a name or address that is in its certificate, or have this one added to it"
     if code in _ANOTHER_TIME:
-        return "renew the certificate under tls.cert of the box, or set the clock that is wrong"
+        return "renew the box's certificate (tls.cert), or correct the clock that is wrong"
     if ca := os.environ.get("LAXITY_CA"):
-        return f"LAXITY_CA={ca} should hold the certificate of the authority that signed it"
-    return "set LAXITY_CA to the file with the certificate of the authority that signed it"
+        return f"LAXITY_CA={ca} must contain the certificate of the CA that signed it"
+    return "set LAXITY_CA to the file with the certificate of the CA that signed it"
 
 
 def _certificate_wanted() -> str:
     if certificate := os.environ.get("LAXITY_CERT"):
-        return f"an authority in its tls.client_ca should have signed LAXITY_CERT={certificate}"
+        return f"LAXITY_CERT={certificate} must be signed by a CA in its tls.client_ca"
     return (
-        "set LAXITY_CERT and LAXITY_KEY to the files of one that an authority in its tls.client_ca "
-        "has signed, and of its key"
+        "set LAXITY_CERT to the file of a certificate signed by a CA in its tls.client_ca, and "
+        "LAXITY_KEY to the file of its key"
     )
 
 

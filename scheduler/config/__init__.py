@@ -1,1 +1,1 @@
-"""What a configuration file may say: its larger sections, and `box.py` with the whole."""
+"""The configuration file: its larger sections, and the whole in `box.py`."""

@@ -1,4 +1,4 @@
-"""The configuration of a box: one YAML file, whose every key has a default and a description."""
+"""The configuration of a box: one YAML file; every key has a description and a default."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ __all__ = [
 
 
 def default_state_dir() -> Path:
-    """Where profiles, the journal and accepted tasks are kept unless told otherwise.
+    """The default folder for profiles, the journal and accepted tasks.
 
     `LAXITY_STATE_DIR` if it is set, else `/var/lib/laxity` for root and `$XDG_STATE_HOME/laxity`
-    for others (`~/.local/state/laxity`), which, unlike a cache, nobody clears away.
+    for other users (by default `~/.local/state/laxity`), which, unlike a cache, is not cleaned up.
 
     Source: XDG Base Directory Specification 0.8; a path that isn't absolute is ignored.
     """
@@ -82,13 +82,13 @@ SiteName = Annotated[
 
 
 class LimitsConfig(Section):
-    """What the daemon holds at most, so that a flood is refused and not absorbed."""
+    """The most that the daemon holds, so that a flood of requests is refused, not absorbed."""
 
     queue_requests: Count = 10_000
-    """Requests that wait or run at once."""
+    """Requests that are queued or running at once."""
 
     queue_mb: Count = 256
-    """Tensors of the requests that wait or run, in 10^6 bytes."""
+    """Tensors of the requests that are queued or running, in 10^6 bytes."""
 
     body_mb: Count = 64
     """Tensors of one request, in 10^6 bytes."""
@@ -100,11 +100,11 @@ class LimitsConfig(Section):
     """Open connections."""
 
     max_budget_s: Seconds = 3600.0
-    """The longest budget that a request may have, in seconds."""
+    """The longest budget (time to its deadline) that a request may have, in seconds."""
 
 
 class ProfileConfig(Section):
-    """How devices are measured when a model first meets them."""
+    """How devices are measured when they first get a model."""
 
     max_batch: Count = 32
     """The largest batch to measure; 1, 2, 4, ... up to it."""
@@ -115,7 +115,7 @@ class ProfileConfig(Section):
 
 
 class JournalConfig(Section):
-    """What the daemon writes down of every event and decision, without tensors."""
+    """The record that the daemon keeps of every event and decision, without tensors."""
 
     enabled: bool = True
     """Whether a journal is written."""
@@ -124,23 +124,24 @@ class JournalConfig(Section):
     """The folder of the journal's files; without it, journal in state_dir."""
 
     max_mb: Count = 64
-    """All files together, in 10^6 bytes; the oldest are removed. A request takes about 0.1 KB."""
+    """The size of all files together, in 10^6 bytes; the oldest are removed. A request takes about
+    0.1 KB."""
 
     files: Annotated[int, Field(strict=True, ge=2)] = 8
-    """How many files that is at most."""
+    """The most files."""
 
 
 class DurableConfig(Section):
-    """Durable tasks: kept on disk until they have run, however long that takes."""
+    """Durable tasks, which are kept on disk until they have run, however long that takes."""
 
     enabled: bool = True
-    """Whether any are taken."""
+    """Whether durable tasks are accepted."""
 
     dir: ConfigPath | None = None
     """The folder of their database; without it, tasks in state_dir."""
 
     max_tasks: Count = 100_000
-    """Tasks that wait or whose result is kept. Each that waits takes about 0.5 KB of memory."""
+    """Tasks that are queued or whose result is kept. A queued task takes about 0.5 KB of memory."""
 
     max_mb: Count = 1_000
     """Their tensors on disk, in 10^6 bytes."""
@@ -149,11 +150,11 @@ class DurableConfig(Section):
     """How long a result can be fetched, in seconds."""
 
     max_deadline_s: Seconds = 2_592_000.0
-    """The longest time that a task may be given, in seconds."""
+    """The longest deadline that a task may have, in seconds from its submission."""
 
     @property
     def disk_bytes(self) -> int:
-        """The largest that their database becomes: inputs, results, and what is said of them."""
+        """The largest size of their database: inputs, results, and metadata."""
         return 2 * self.max_mb * 10**6 + 10**8
 
 
@@ -174,7 +175,7 @@ class Config(Section):
     """The name of the site, the boxes of one LAN: lower-case letters, digits and dashes."""
 
     listen: ListenConfig = Field(default_factory=ListenConfig)
-    """Where the daemon's doors are."""
+    """The addresses of the daemon's doors."""
 
     doors: DoorsConfig = Field(default_factory=DoorsConfig)
     """How the HTTP and gRPC doors work."""
@@ -183,51 +184,51 @@ class Config(Section):
     """The folder of the model repository: MODEL/model.yaml beside its variants."""
 
     devices: Devices = "auto"
-    """auto for what the box has, or a list of devices."""
+    """auto for the devices that the box has, or a list of devices."""
 
     cloud: tuple[CloudConfig, ...] = ()
-    """Servers of the Open Inference Protocol that take what the box can't do in time."""
+    """Servers of the Open Inference Protocol that take requests the box can't finish in time."""
 
     energy: EnergyConfig = Field(default_factory=EnergyConfig)
-    """What the energy costs that devices draw, where it is measured."""
+    """The cost of the energy that devices draw, where it is measured."""
 
     policy: PolicyOrName = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
     cache: CacheConfig | None = None
-    """How answers are kept for those who ask the same again; without it, none are."""
+    """The cache of answers to repeated requests; without this section, nothing is cached."""
 
     limits: LimitsConfig = Field(default_factory=LimitsConfig)
-    """What the daemon holds at most."""
+    """The most that the daemon holds."""
 
     profile: ProfileConfig = Field(default_factory=ProfileConfig)
-    """How devices are measured when a model first meets them."""
+    """How devices are measured when they first get a model."""
 
     drain_s: Seconds = 10.0
     """How long a stopping daemon lets accepted requests finish, in seconds."""
 
     state_dir: ConfigPath = Field(default_factory=default_state_dir)
-    """The folder for measured profiles and the daemon's other memory."""
+    """The folder for measured profiles and other state of the daemon."""
 
     journal: JournalConfig = Field(default_factory=JournalConfig)
-    """What the daemon writes down of every event and decision."""
+    """The record that the daemon keeps of every event and decision."""
 
     tls: TlsConfig | None = None
     """The certificates of addresses that begin with tls://."""
 
     tenants_file: ConfigPath | None = None
-    """A file of tenants: who may come in, and how far; docs/security.md has its keys. Readable by
-    its owner alone, and read again when it changes."""
+    """A file of tenants and what each may do; docs/security.md has its keys. Readable only by its
+    owner, and reloaded when it changes."""
 
     token_file: ConfigPath | None = None
-    """A file that holds the one token, or its hash, which clients must show; readable by its owner
-    alone, and read again when it changes."""
+    """A file with the single token that clients must show, or its hash; readable only by its owner,
+    and reloaded when it changes."""
 
     durable: DurableConfig = Field(default_factory=DurableConfig)
-    """Durable tasks: kept on disk until they have run."""
+    """Durable tasks, which are kept on disk until they have run."""
 
     neighbours: NeighboursConfig | None = None
-    """How this box finds the other boxes of its site; none keeps it to itself."""
+    """How this box finds the other boxes of its site; without this section it works alone."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""
@@ -289,12 +290,12 @@ class Config(Section):
 
     @property
     def journal_dir(self) -> Path:
-        """Where the journal is."""
+        """The folder of the journal."""
         return self.journal.dir or self.state_dir / "journal"
 
     @property
     def tasks_dir(self) -> Path:
-        """Where durable tasks are."""
+        """The folder of durable tasks."""
         return self.durable.dir or self.state_dir / "tasks"
 
 
@@ -303,8 +304,8 @@ def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Con
 
     Args:
         path: A YAML file; None takes every default, with relative paths starting here.
-        over: Keys that count more than the file's, e.g. from a command line; of a section, those
-            of its keys that are there.
+        over: Keys that override the file's, e.g. from a command line; within a section, only the
+            given keys are overridden.
 
     Raises:
         ConfigError: With every mistake in the file, its line, and what would be accepted.
@@ -314,7 +315,7 @@ def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Con
         section = data.get(key) or {}
         if not isinstance(value, Mapping):
             data = {**data, key: value}
-        elif isinstance(section, Mapping):  # else the validation says what is wrong with it
+        elif isinstance(section, Mapping):  # otherwise validation reports what is wrong
             data = {**data, key: {**section, **value}}
     if path is None:
         return _validated(data, None, "defaults", Path.cwd())

@@ -13,7 +13,7 @@ _FORMS = "memory://, redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix:///PATH
 
 
 def without_secrets(url: str) -> str:
-    """A URL as logs and answers may show it: without a password and options."""
+    """A URL as logs and answers may show it: without password and options."""
     if "://" not in url:
         return url.partition("?")[0].rpartition("@")[2]
     parts = urlsplit(url)
@@ -28,8 +28,8 @@ def _redis_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         _ = parts.port
-    except ValueError:  # what it says may be a part of the password
-        told = "its host or port is none (a / in a password is written as %2F)"
+    except ValueError:  # the error's text may contain part of the password
+        told = "its host or port is invalid (a / in a password is written as %2F)"
         raise ValueError(f"should be {_FORMS}; {told}") from None
     named = parts.path if parts.scheme == "unix" else parts.hostname
     if parts.scheme not in ("redis", "rediss", "unix") or not named:
@@ -42,32 +42,32 @@ def _cache_url(url: str) -> str:
 
 
 class CacheConfig(Section):
-    """How answers are kept for those who ask the same again; a model.yaml can say otherwise."""
+    """The cache of answers to repeated requests; a model.yaml can override it."""
 
     url: Annotated[str, AfterValidator(_cache_url), _Shown, Unquoted(), _Password] = "memory://"
-    """memory:// keeps them in the scheduler alone; redis://, rediss:// or unix:// names a Redis
-    that boxes share, and the scheduler's memory stands in front of it."""
+    """memory:// keeps answers in the scheduler's memory only; redis://, rediss:// or unix:// names
+    a Redis that boxes share, with the scheduler's memory in front of it."""
 
     ttl_s: Seconds = 600.0
     """How long an answer is kept, in seconds."""
 
     max_mb: Count = 256
-    """Answers in the scheduler's memory, in 10^6 bytes; the least recently used leave."""
+    """Answers in the scheduler's memory, in 10^6 bytes; the least recently used are evicted."""
 
     max_value_kb: Count = 1024
-    """The largest answer that is kept, in 10^3 bytes."""
+    """The largest answer that is cached, in 10^3 bytes."""
 
     max_input_kb: Count = 4096
     """The largest input that is looked up, in 10^3 bytes; hashing 1000 KB takes about 0.12 ms."""
 
     timeout_ms: Positive = 100.0
-    """After how long without an answer a Redis counts as away, in milliseconds. A request never
-    waits for it longer than a quarter of what it has to spare."""
+    """How long without a reply until a Redis counts as unavailable, in milliseconds. A request
+    never waits for it longer than a quarter of its slack."""
 
     central_url: Annotated[
         Annotated[str, AfterValidator(_redis_url), _Shown] | None, Unquoted(), _Password
     ] = None
-    """A second Redis, to which every new answer is written too, in the background."""
+    """A second Redis, to which every new answer is also written in the background."""
 
     central_mb: Count = 64
-    """Answers that wait for it at most, in 10^6 bytes; the oldest give way."""
+    """The most answers that wait to be written to it, in 10^6 bytes; the oldest are dropped."""

@@ -22,7 +22,7 @@ from scheduler.config.types import (
 )
 
 _SCHEMES = {"grpc": 8001, "grpcs": 443, "http": 80, "https": 443}
-"""The schemes of a cloud's URL, each with the port that it means."""
+"""The schemes of a cloud's URL, each with its default port."""
 
 _EXAMPLE = "should be like grpcs://infer.example:443, or with grpc://, http:// or https://"
 
@@ -38,13 +38,13 @@ def _server_url(text: str) -> str:
         raise ValueError(f"{shown!r} has an impossible port; a URL {_EXAMPLE}") from None
     if parts.query or parts.fragment:
         raise ValueError(
-            f"a URL ends before ? and #, as {shown!r}; what a server asks for besides "
-            "goes into token_file or headers"
+            f"a URL ends before ? and #, as {shown!r}; what else a server "
+            "needs goes into token_file or headers"
         )
     if parts.scheme not in _SCHEMES or not parts.hostname:
         raise ValueError(f"{shown!r} {_EXAMPLE}")
     if parts.path.strip("/") and parts.scheme.startswith("grpc"):
-        raise ValueError(f"{shown!r} has a path, which gRPC knows nothing of; a URL {_EXAMPLE}")
+        raise ValueError(f"{shown!r} has a path, which gRPC does not support; a URL {_EXAMPLE}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     path = parts.path.rstrip("/")
     return f"{parts.scheme}://{host}:{port or _SCHEMES[parts.scheme]}{path}"
@@ -57,13 +57,14 @@ CloudName = Annotated[
 
 
 class CloudTlsConfig(Section):
-    """How a grpcs:// or https:// server is known, and how it knows the box."""
+    """How a grpcs:// or https:// server and the box authenticate each other."""
 
     ca: ConfigPath | None = None
-    """Who signs the server's certificate, in PEM; without it, whom the system trusts."""
+    """The CA that signs the server's certificate, in PEM; by default, those that the system
+    trusts."""
 
     cert: ConfigPath | None = None
-    """The box's own certificate and the chain above it, in PEM, for servers that ask for one."""
+    """The box's own certificate and its chain, in PEM, for servers that ask for one."""
 
     key: ConfigPath | None = None
     """Its private key, in PEM."""
@@ -76,38 +77,38 @@ class CloudTlsConfig(Section):
 
 
 class CloudConfig(Section):
-    """A server of the Open Inference Protocol that takes what the box can't do in time."""
+    """A server of the Open Inference Protocol that takes requests the box can't finish in time."""
 
     name: CloudName
-    """What answers, `status` and the journal call it."""
+    """Its name in answers, `status` and the journal."""
 
     url: Annotated[ServerUrl, Unquoted()]
-    """Where it is: grpc://HOST:PORT, grpcs://, http:// or https://; the last two may have a path
+    """Its address: grpc://HOST:PORT, grpcs://, http:// or https://; the last two may have a path
     before /v2."""
 
     models: dict[str, str] | tuple[str, ...] | None = None
-    """Which models of the box it runs: a list, or what each is called there, by its name here.
-    Left out, every model that the server has under the same name with the same tensors. Whoever
-    lists a name says that it is the same model there."""
+    """Which of the box's models it runs: a list, or a mapping from each name here to the name
+    there. By default, every model that the server has under the same name with the same tensors.
+    Listing a name asserts that it is the same model there."""
 
     token_file: ConfigPath | None = None
-    """A file that holds the token that the server asks for, readable by its owner alone."""
+    """A file with the token that the server requires, readable only by its owner."""
 
     encoding: Literal["auto", "binary", "json"] = "auto"
-    """How tensors go over HTTP. auto: as bytes where the server lists the extension
-    binary_tensor_data, and else as JSON, which is longer and takes the box longer."""
+    """How tensors are sent over HTTP. auto: as bytes if the server lists the extension
+    binary_tensor_data, otherwise as JSON, which is longer and takes the box more time."""
 
     headers: Annotated[dict[str, SecretStr], Unquoted()] = Field(default_factory=dict)
-    """More HTTP headers, or gRPC metadata, of every call. Their values are shown nowhere."""
+    """Further HTTP headers, or gRPC metadata, for every call. Their values are never shown."""
 
     tls: CloudTlsConfig = Field(default_factory=CloudTlsConfig)
-    """For grpcs:// and https://."""
+    """TLS settings for grpcs:// and https://."""
 
     max_concurrency: Count = 32
-    """The most batches that are there at once; the limit finds its own way below it."""
+    """The most batches in flight there; the adaptive limit stays at or below it."""
 
     max_batch: Count = 8
-    """The most items in one batch; a model's own max_batch holds as well."""
+    """The most items in one batch; a model's own max_batch applies too."""
 
     cost_per_request: Cost = 0.0
     """What each request costs, in any unit of money."""
@@ -116,38 +117,38 @@ class CloudConfig(Section):
     """What each second of a batch there costs, in the same unit."""
 
     budget_per_hour: Cost | None = None
-    """The most that is spent in any hour, in the same unit; None is no limit."""
+    """The most that may be spent in any hour, in the same unit; None for no limit."""
 
     budget_per_day: Cost | None = None
-    """The same in any 24 hours."""
+    """The same for any 24 hours."""
 
     expected_ms: Cost | None = None
-    """How long one request is expected to take there, without the way. With it nothing is sent
-    there to find out when the box starts."""
+    """How long one request is expected to take there, in milliseconds, without the network. If
+    given, no requests are sent to measure it when the box starts."""
 
     bandwidth_mbps: Positive | None = None
-    """What the way carries, in 10^6 bits per second, until it is measured."""
+    """The bandwidth of the link to it, in 10^6 bits per second, until it is measured."""
 
     probe_s: Seconds = 1.0
-    """How often the way is looked at unless small messages tell it, in seconds; such a look is no
+    """How often the link is probed if no small messages measure it, in seconds; a probe is no
     inference and costs nothing."""
 
     timeout_s: Seconds = 10.0
-    """How long the server has for anything but inferences with a deadline, in seconds."""
+    """The timeout for calls other than inferences with a deadline, in seconds."""
 
     @property
     def is_secure(self) -> bool:
-        """Whether what goes there is encrypted."""
+        """Whether the connection is encrypted."""
         return self.url.startswith(("grpcs://", "https://"))
 
     @property
     def budgets(self) -> dict[int, float]:
-        """The budgets, by the seconds that each is for."""
+        """The budgets, by their period in seconds."""
         named = {3_600: self.budget_per_hour, 86_400: self.budget_per_day}
         return {seconds: limit for seconds, limit in named.items() if limit is not None}
 
     def remote_name(self, model: str) -> str | None:
-        """What a model of the box is called there; None where it is not to run there."""
+        """The name there of one of the box's models; None if it must not run there."""
         if self.models is None:
             return model
         if isinstance(self.models, dict):
@@ -160,9 +161,7 @@ class CloudConfig(Section):
         url = info.data.get("url", "")
         if path is not None and url.startswith(("grpc:", "http:")) and not _is_loopback(url):
             secure = url.replace("://", "s://", 1)
-            raise ValueError(
-                f"the token would go to {url} for everybody on the way to read; use {secure}"
-            )
+            raise ValueError(f"the token would go to {url} unencrypted; use {secure}")
         return path
 
     @field_validator("headers")
@@ -181,17 +180,18 @@ class CloudConfig(Section):
 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-"""A token of RFC 9110, which a name of a field is."""
+"""A field name, which is a token of RFC 9110."""
 
 _GRPC_NAME = re.compile(r"(?!grpc-|GRPC-)[0-9A-Za-z_.-]+(?<!-bin)")
-"""Of text; see gRPC's protocol over HTTP/2 under Custom-Metadata. Sent in lower case."""
+"""A name of text metadata; see Custom-Metadata in gRPC's protocol over HTTP/2. Sent in lower
+case."""
 
 
 def check_header(name: str, value: str, is_grpc: bool) -> None:
-    """Nothing, where a header can be sent.
+    """Checks that a header can be sent.
 
     Raises:
-        ValueError: It can't; the message does not hold the value.
+        ValueError: It can't; the message does not contain the value.
     """
     if (_GRPC_NAME if is_grpc else _NAME).fullmatch(name) is None:
         kind = "metadata of gRPC" if is_grpc else "an HTTP header"

@@ -29,33 +29,33 @@ class DeviceConfig(Section):
     """Kind and number: cpu:0, gpu:0, npu:0. OpenVINO's GPU.1 is gpu:1."""
 
     cores: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = ()
-    """The CPU cores that the device's worker is pinned to; none leaves it unpinned."""
+    """The CPU cores that the device's worker is pinned to; an empty list leaves it unpinned."""
 
     runtimes: tuple[Runtime, ...] = ()
-    """The runtimes that may be used; none allows all that compute on this kind of device.
-    emulated answers zeros after a profile's latency and has to be named here."""
+    """The runtimes that may be used; an empty list allows all that support this kind of device.
+    emulated returns zeros after a profile's latency, and must be named here to be used."""
 
     options: dict[str, Any] = Field(default_factory=dict)
-    """Settings for the runtimes: which GPU, how much of it (docs/hardware.md), or the latency
-    profile of an emulated device."""
+    """Settings for the runtimes: which GPU, how much of it (docs/hardware.md), or an emulated
+    device's latency profile."""
 
     nice: Annotated[int, Field(strict=True, ge=0, le=19)] = 0
-    """The priority of the device's worker, from 0, the highest, to 19."""
+    """The niceness of the device's worker: 0 is the highest priority, 19 the lowest."""
 
     memory_mb: Count | None = None
     """The most main memory that the device's worker may use, in 10^6 bytes."""
 
     model_memory_mb: Count | None = None
-    """The most memory for loaded models, in 10^6 bytes; beyond it, the least recently used leave,
-    and are loaded again when they are asked for. None keeps all loaded."""
+    """The most memory for loaded models, in 10^6 bytes. Beyond it, the least recently used are
+    unloaded, and loaded again when they are needed. None keeps all loaded."""
 
     stuck_after_s: Seconds | None = 30.0
-    """A batch that runs for longer, and for 20 times what it was measured to take, is taken for
-    stuck: its worker is ended and started anew, in seconds. None waits for ever."""
+    """A batch that runs for longer than this, in seconds, and for 20 times its measured latency,
+    counts as stuck: its worker is killed and restarted. None waits for ever."""
 
     @property
     def kind(self) -> Literal["cpu", "gpu", "npu"]:
-        """What sort of processor it is."""
+        """The kind of processor."""
         return cast(Literal["cpu", "gpu", "npu"], self.id.partition(":")[0])
 
 

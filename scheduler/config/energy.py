@@ -1,4 +1,4 @@
-"""The configuration of what energy costs."""
+"""The configuration of energy costs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from scheduler.config.types import Cost, Section
 
 
 class EnergyConfig(Section):
-    """What the energy costs that devices draw, where it is measured."""
+    """The cost of the energy that devices draw, where it is measured."""
 
     cost_per_kwh: Cost = 0.0
-    """What a kilowatt-hour costs, in the unit of the clouds' costs; 0 counts none. Devices
+    """The cost of a kilowatt-hour, in the unit of the clouds' costs; 0 ignores energy. Devices
     without an energy counter cost nothing."""

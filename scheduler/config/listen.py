@@ -1,4 +1,4 @@
-"""The configuration of where the doors are."""
+"""The configuration of the doors' addresses."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from scheduler.config.types import DoorAddress, ListeningAddress, Section, as_do
 
 
 class ListenConfig(Section):
-    """Where the daemon's doors are."""
+    """The addresses of the daemon's doors."""
 
     native: Annotated[
         tuple[ListeningAddress, ...], BeforeValidator(one_or_more), Field(min_length=1)
     ] = Field(default_factory=lambda: (default_socket(),))
-    """Native protocol: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT, or a list of these. What
-    other machines can reach needs token_file, tenants_file, or tls.client_ca."""
+    """Native protocol: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT, or a list of these. An
+    address that other machines can reach requires token_file, tenants_file, or tls.client_ca."""
 
     http: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
     """Open Inference Protocol over HTTP: HOST:PORT, tls://HOST:PORT or unix:///PATH, or a list of
-    these; none leaves that door closed. What other machines can reach needs token_file,
-    tenants_file, or tls.client_ca."""
+    these; an empty list leaves that door closed. An address that other machines can reach requires
+    token_file, tenants_file, or tls.client_ca."""
 
     grpc: Annotated[tuple[DoorAddress, ...], BeforeValidator(one_or_more)] = ()
     """The same over gRPC."""
@@ -35,7 +35,7 @@ class ListenConfig(Section):
         return self.native + self.http + self.grpc
 
     def reachable(self, but: str = "") -> list[str]:
-        """The addresses that other machines can reach, as a file has them; none of scheme `but`."""
+        """The addresses that other machines can reach, except those of scheme `but`, as written."""
         native = [str(each) for each in self.native if not each.is_local and each.scheme != but]
         others = (*self.http, *self.grpc)
         return native + [as_door(e) for e in others if not e.is_local and e.scheme != but]
@@ -46,7 +46,7 @@ class ListenConfig(Section):
         written = [(f"{kind} {as_door(each)}", each) for kind in doors for each in doors[kind]]
         for (one, first), (other, second) in combinations(written, 2):
             if _is_taken(first, second):
-                raise ValueError(f"{one} leaves no room for {other}; each has its own port or path")
+                raise ValueError(f"{one} collides with {other}; each has its own port or path")
         return self
 
 
@@ -59,9 +59,9 @@ def _is_taken(one: Address, other: Address) -> bool:
 
 
 def _covers(every: str, host: str) -> bool:
-    """Whether it is the address of all hosts of a kind, and the host is of that kind."""
+    """Whether `every` is a wildcard address and `host` is of the same IP version."""
     try:
         all_, one = ipaddress.ip_address(every), ipaddress.ip_address(host)
-    except ValueError:  # a name, of which it is not known here what it stands for
+    except ValueError:  # a host name, which is not resolved here
         return False
     return all_.is_unspecified and all_.version == one.version

@@ -1,4 +1,4 @@
-"""The configuration of a box that shares its work with others."""
+"""The configuration of a box that shares work with others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduler.config.types import ConfigPath, Section, one_or_more, written_as
 
 
 def peer_address(value: object) -> Address:
-    """Where another box is, from HOST:PORT or an address.
+    """The address of another box, from HOST:PORT or an address.
 
     Raises:
         AddressError: It is neither.
@@ -39,7 +39,7 @@ BoxName = Annotated[
 
 
 def default_name() -> str:
-    """The host's name, as far as a box may be called that."""
+    """The host's name, reduced to characters that a box name may have."""
     first = socket.gethostname().partition(".")[0].lower()
     return re.sub(r"[^a-z0-9-]+", "-", first).strip("-")[:63] or "box"
 
@@ -48,16 +48,16 @@ class NeighboursConfig(Section):
     """How this box finds the other boxes of its site."""
 
     name: BoxName = Field(default_factory=default_name)
-    """What this box is called among them; each has a name of its own. Default: the host's."""
+    """The name of this box in the site; each box needs its own. Default: the host's name."""
 
     join: Annotated[tuple[PeerAddress, ...], BeforeValidator(one_or_more)] = ()
-    """The native doors of some of them, as HOST:PORT or tls://HOST:PORT; one that answers is
-    enough, and this box itself may be among them. None waits until others join."""
+    """The native doors of some other boxes, as HOST:PORT or tls://HOST:PORT; one that answers is
+    enough, and this box itself may be among them. An empty list waits for others to join."""
 
     advertise: PeerAddress | None = None
-    """Where they reach this box. Without it: the address at which they see it, and the port of
-    the first tcp:// address under listen.native."""
+    """The address at which other boxes reach this one. Default: the address at which they see it,
+    with the port of the first tcp:// address under listen.native."""
 
     token_file: ConfigPath | None = None
-    """A file that holds the token this box shows to the others, readable by its owner alone.
-    Default: token_file of the box, which must then hold the token itself and not its hash."""
+    """A file with the token that this box shows to the others, readable only by its owner. Default:
+    token_file of the box, which must then hold the token itself, not its hash."""

@@ -26,12 +26,12 @@ class PolicyConfig(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The policy's own options, which the policy itself checks."""
+        """The policy's options, which the policy itself checks."""
         return dict(self.model_extra or {})
 
 
 def _by_name(value: object) -> object:
-    """`policy: edf` is `policy: {name: edf}`."""
+    """Reads `policy: edf` as `policy: {name: edf}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -41,7 +41,7 @@ PolicyOrName = Annotated[
 
 
 def _placed(policy: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
-    """A policy, and those that it wraps, with the whole path of each that is in a file."""
+    """Makes the paths of policy files absolute, also those of wrapped policies."""
     placed = dict(policy)
     for key, value in policy.items():
         if isinstance(value, Mapping) and "name" in value:
@@ -54,6 +54,9 @@ def _placed(policy: Mapping[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 def policy_place(name: str) -> tuple[str, str, str]:
-    """Where a policy is, a colon, and what its class is called there; no colon where none is."""
+    """Splits a name into the policy's location, a colon and its class.
+
+    The colon and the class are empty if the name has no class.
+    """
     where, colon, class_name = name.rpartition(":")
     return (where, colon, class_name) if colon else (name, "", "")

@@ -1,4 +1,4 @@
-"""Reading YAML so that every mistake in it can be named with its line and its remedy."""
+"""Reads YAML so that every mistake in it is reported with its line and what would be right."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMS = {
     "dict_type": "should be a mapping",
     "path_type": "should be a path",
 }
-"""What pydantic says in Python's words, in those of YAML."""
+"""Pydantic's error types that speak of Python types, in terms of YAML."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Problem:
     """One mistake in a configuration.
 
     Attributes:
-        place: Where, as `devices[0].cores`; empty for the file as a whole.
-        message: What is wrong and what would be accepted.
-        line: The line in the file, from 1; None where no file holds it.
+        place: The key, e.g. `devices[0].cores`; empty for the file as a whole.
+        message: What is wrong, and what would be accepted.
+        line: The line in the file, from 1; None if it is not in a file.
     """
 
     place: str
@@ -45,7 +45,7 @@ class Problem:
 
 
 class ConfigError(LaxityError):
-    """A configuration can't be used; the message has one line for each mistake.
+    """A configuration is invalid; the message has one line for each mistake.
 
     Attributes:
         source: The name of the file.
@@ -69,7 +69,7 @@ class ConfigError(LaxityError):
 
 
 def read_yaml_file(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
-    """The same as `read_yaml`, of a file.
+    """Like `read_yaml`, for a file.
 
     Raises:
         ConfigError: It can't be read, or as in `read_yaml`.
@@ -89,10 +89,11 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
     """Parses one YAML mapping.
 
     Returns:
-        The mapping, and the node that knows the lines of its keys; None for an empty document.
+        The mapping, and the node that has the lines of its keys, which is None for an empty
+        document.
 
     Raises:
-        ConfigError: The text isn't YAML, isn't a mapping, or has a key twice in one mapping.
+        ConfigError: The text isn't YAML, isn't a mapping, or repeats a key in one mapping.
     """
     try:
         loader = Loader(text)
@@ -123,21 +124,21 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
 def problems_of(
     error: ValidationError, model: type[BaseModel], node: yaml.Node | None
 ) -> list[Problem]:
-    """Says each of pydantic's errors in the words of the file."""
+    """Translates pydantic's errors into problems in terms of the file."""
     problems = []
     for item in error.errors(include_url=False):
         if item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]:
-            continue  # pydantic counts only the items in which there is no mistake
+            continue  # pydantic counts only the valid items
         location, line = _locate(item["loc"], node)
         problems.append(Problem(_place(location), _message(item, model, location), line))
     return problems
 
 
 def problem_at(file: Path | None, location: Location, message: str) -> Problem:
-    """A mistake that shows only when a value of a file is used, with the line of that value."""
+    """A problem that is only found when a value of a file is used, with that value's line."""
     node = None
     if file is not None:
-        with suppress(ConfigError):  # it has changed since
+        with suppress(ConfigError):  # the file has changed since
             node = read_yaml_file(file)[1]
     found, line = _locate(location, node)
     return Problem(_place(found), message, line)
@@ -149,10 +150,10 @@ def _given_twice(repeated: Repeated) -> Problem:
 
 
 def _locate(location: Location, node: yaml.Node | None) -> tuple[list[str | int], int | None]:
-    """Follows pydantic's location through the file, and leaves out what the file doesn't have.
+    """Follows pydantic's location through the file, and omits parts that the file doesn't have.
 
-    Pydantic puts the tag of a union's chosen branch into its locations, and the index of an item
-    where a single value stood for a list of one.
+    Pydantic's locations include the tag of the chosen branch of a union, and an item index even if
+    a single value was written for a list of one.
     """
     found: list[str | int] = []
     line: int | None = None
@@ -210,13 +211,13 @@ def _unknown_key(key: str, model: type[BaseModel]) -> str:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     for part in location:
         if isinstance(part, str):
-            field = model.model_fields.get(part)  # none for an item of a set, which has no place
+            field = model.model_fields.get(part)  # None for an item of a set
             model = (field and _model_in(field.annotation)) or model
     return model
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model that an annotation such as `Literal["auto"] | tuple[DeviceConfig, ...]` holds."""
+    """The model in an annotation such as `Literal["auto"] | tuple[DeviceConfig, ...]`."""
     arguments = get_args(annotation)
     if not arguments and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
@@ -228,10 +229,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _may_be_secret(model: type[BaseModel], location: Location) -> bool:
-    """Whether a value, or what may have been meant to stand in it, is not to be quoted."""
+    """Whether a value, or something below it, may be a secret and must not be quoted."""
     for part in location:
         field = model.model_fields.get(part) if isinstance(part, str) else None
-        if field is None:  # the index of an item, or what pydantic calls a branch of a union
+        if field is None:  # an item index, or pydantic's tag of a union's branch
             continue
         inner = _model_in(field.annotation)
         if inner is None:
@@ -257,5 +258,5 @@ def _shortened(value: Any) -> str:
 
 
 def _kind(data: Any) -> str:
-    # Not quoted: it may be a token, of a file that was named in the place of another.
+    # Not quoted: it may be a token, if the wrong file was named.
     return "list" if isinstance(data, list) else "single value"

@@ -1,4 +1,4 @@
-"""The kinds of value that a configuration is made of."""
+"""The value types of a configuration."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from scheduler.address import Address, AddressError, parse_address
 
 
 def absolute(path: Path, info: ValidationInfo) -> Path:
-    """A path as a configuration has it, from the folder of its file.
+    """Makes a path of a configuration absolute; a relative one starts at the folder of the file.
 
     Raises:
-        ValueError: It starts at a home that is not known.
+        ValueError: It starts at an unknown home.
     """
     base = (info.context or {}).get("base") or Path.cwd()
     try:
@@ -43,12 +43,12 @@ def _listening_address(value: object) -> Address:
 
 
 def one_or_more(value: object) -> object:
-    """A list of one address may be written as that address."""
+    """Wraps a single address in a list, so that it may be written without one."""
     return [value] if isinstance(value, str | int | Address) else value
 
 
 def written_as(pattern: str, wanted: str) -> AfterValidator:
-    """Text of a pattern, which `wanted` tells in words."""
+    """A validator for text that matches a pattern; `wanted` describes the pattern in words."""
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
@@ -60,11 +60,11 @@ def written_as(pattern: str, wanted: str) -> AfterValidator:
 
 @dataclass(frozen=True, slots=True)
 class Unquoted:
-    """Marks a value that may hold a secret: what is wrong with it is said without quoting it."""
+    """Marks a value that may hold a secret: error messages must not quote it."""
 
 
 ConfigPath = Annotated[Path, AfterValidator(absolute)]
-# A billion megabytes in bytes, and of seconds in nanoseconds, still fit into 64 bits.
+# A billion megabytes in bytes, and a billion seconds in nanoseconds, still fit into 64 bits.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Positive = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]
 Seconds = Positive
@@ -81,7 +81,7 @@ def _door_address(value: object) -> Address:
 
 
 def as_door(address: Address) -> str:
-    """The address of an HTTP or gRPC door as a file has it."""
+    """The address of an HTTP or gRPC door as written in a configuration file."""
     return str(address).removeprefix("tcp://")
 
 
@@ -100,7 +100,7 @@ ListeningAddress = Annotated[
 
 
 class Section(BaseModel):
-    """A part of the configuration: nothing unknown in it, and fixed once read."""
+    """A section of the configuration: without unknown keys, and immutable."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True

@@ -1,4 +1,4 @@
-"""When the scheduler is woken next: it polls nothing."""
+"""When the scheduler is woken next; it never polls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from scheduler.core.targets import TargetState
 
 
 class Alarm:
-    """Set to the next deadline, the next target to open, or what the policy asked for.
+    """Rings at the next deadline, when the next target opens, or when the policy asked to be woken.
 
     Attributes:
-        armed_ns: The time of the `Woken` that was last asked for and has not come.
+        armed_ns: The time of the `Woken` that is still to come; None if none is.
     """
 
     def __init__(self) -> None:
@@ -21,26 +21,26 @@ class Alarm:
         self._wish_ns: int | None = None
 
     def forget_wishes(self) -> None:
-        """The policy is asked anew, and what it wished before is void."""
+        """Clears the policy's wishes, because it is being asked again."""
         self._wish_ns = None
 
     def wish(self, at_ns: int) -> None:
-        """The policy asks to be asked again at some time."""
+        """Records that the policy wants to be asked again at that time."""
         self._wish_ns = at_ns if self._wish_ns is None else min(at_ns, self._wish_ns)
 
     def rang(self) -> None:
-        """What was asked for has come."""
+        """Records that the awaited `Woken` has come."""
         self.armed_ns = None
 
     def set(
         self, now_ns: int, expiry_ns: int | None, targets: Iterable[TargetState]
     ) -> WakeAt | None:
-        """Asks for the next wake-up, unless one that is asked for comes in time.
+        """Requests the next wake-up, unless one that comes early enough is already pending.
 
         Args:
-            now_ns: What time it is.
-            expiry_ns: When the next deadline will have passed.
-            targets: Those whose opening matters, because something waits.
+            now_ns: The current time.
+            expiry_ns: When the next deadline has passed; None if there is none.
+            targets: The targets to watch for opening; none if nothing is queued.
         """
         wanted = self._wanted_ns(now_ns, expiry_ns, targets)
         armed = self.armed_ns

@@ -1,4 +1,4 @@
-"""Which requests can be accepted at all: limits, and targets that have the model."""
+"""Whether a request can be accepted at all: limits, and targets that have the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Targets = Mapping[str, TargetState]
 def refusal(
     request: Request, now_ns: int, ledger: Ledger, limits: Limits, targets: Targets
 ) -> tuple[Outcome, str] | None:
-    """How a request that the ledger has just opened ends at once, and why; None if it waits."""
+    """The outcome and reason for refusing a request just opened; None if it may be queued."""
     if len(ledger.records) > limits.requests:
         return Outcome.OVERLOADED, f"{limits.requests} requests are held already"
     if ledger.held_bytes > limits.bytes:
@@ -29,14 +29,14 @@ def refusal(
 
 
 def servable(request: Request, now_ns: int, targets: Targets) -> bool:
-    """Whether a target that has the model takes batches, or does so before the deadline."""
+    """Whether some target with the model takes batches now or will before the deadline."""
     for target in targets.values():
         back_ns = target.back_ns(now_ns)
         if back_ns is None or back_ns >= request.deadline_ns:
             continue
         if target.usable(request.kind):
             return True
-        # An offer that is overdue is expected to need as long again, as a target is.
+        # An overdue offer is expected to take as long again, just like an overdue target.
         if target.up:
             back_ns = 2 * now_ns - target.up_ns
         if target.awaited and back_ns < request.deadline_ns and target.expects(request.kind):
@@ -45,13 +45,13 @@ def servable(request: Request, now_ns: int, targets: Targets) -> bool:
 
 
 def why_unavailable(kind: RequestClass, targets: Targets) -> str:
-    """What is in the way of a class that no target can serve."""
+    """Why no target can serve a class."""
     wanted = f"model {kind.model!r}" + (f" variant {kind.variant!r}" if kind.variant else "")
     able = [t for t in targets.values() if t.usable(kind)]
     if not able:
         tensors = kind.model, kind.shapes
         if small := [t.spec.id for t in targets.values() if tensors in t.spec.too_large]:
-            return f"inputs that large or dear for {wanted} are refused by {', '.join(small)}"
+            return f"inputs this large or expensive for {wanted} are refused by {', '.join(small)}"
         return f"no target has {wanted} ready"
     names = ", ".join(t.spec.id for t in able)
     how = "takes no batch in time" if any(t.up for t in able) else "is down"

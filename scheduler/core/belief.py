@@ -1,15 +1,15 @@
-"""How long it is believed that something is too slow, while nothing confirms it.
+"""How long something stays marked as too slow without being tried again.
 
-Whatever is believed to be too slow is not used, and so nothing is learned of it. So after a while
-it is tried again, and each time that it still is, after twice as long.
+Nothing is learned of what is not used. So what seemed too slow is tried again after a while, and
+after twice as long each time that it is still too slow (exponential backoff).
 """
 
 from __future__ import annotations
 
 FIRST_NS, MOST_NS = 10_000_000_000, 600_000_000_000
-"""At first, and at most: so what is too slow indeed is hardly ever tried in vain."""
+"""The first and the longest interval between tries. What really is too slow is rarely retried."""
 
 
 def longer_ns(believed_ns: int) -> int:
-    """For how long it is believed after it has been confirmed once more."""
+    """The next interval, after another try has found it still too slow."""
     return min(MOST_NS, 2 * believed_ns)

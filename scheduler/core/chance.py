@@ -1,4 +1,4 @@
-"""Chance that is the same each time: the same events bring the same commands, on any machine."""
+"""Reproducible pseudo-randomness: the same events give the same commands, on any machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ class Chance:
     """A linear congruential generator (D. E. Knuth, MMIX).
 
     Args:
-        seed: From which all that it gives follows.
+        seed: Determines the whole sequence.
     """
 
     __slots__ = ("_state",)
 
     def __init__(self, seed: int) -> None:
-        """Has drawn nothing yet."""
+        """Starts at the seed."""
         self._state = seed
 
     def below(self, count: int) -> int:
-        """An integer from 0, below a count."""
+        """The next integer from 0 to `count` - 1."""
         self._state = (self._state * _FACTOR + _STEP) & _MASK
         return (self._state >> 33) % count

@@ -1,4 +1,4 @@
-"""What can't be: events that contradict what is known, decisions that can't be carried out."""
+"""Impossible events and decisions: the checks that find them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from scheduler.core.targets import Run, TargetState
 def event_problem(
     event: Event, ledger: Ledger, runs: Mapping[int, Run], targets: Mapping[str, TargetState]
 ) -> str | None:
-    """Why an event can't have happened; None if it can."""
+    """Why an event can't have happened; None if it can have."""
     match event:
         case Submitted():
             last_id = ledger.last_id
@@ -42,7 +42,7 @@ def event_problem(
 def place_problem(
     place: Place, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
-    """Why a batch can't be placed, and which request is to blame if one is; None if it can."""
+    """Why a batch can't be placed, and the request at fault, if any; None if it can."""
     problem = _batch_problem(place, target, now_ns)
     if problem is not None:
         return problem, None
@@ -63,7 +63,7 @@ def drop_problem(request: Request, records: Mapping[int, Record]) -> tuple[str, 
 def hedge_problem(
     hedge: Hedge, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
-    """Why a second copy can't be sent, and which request is to blame if one is."""
+    """Why a second copy can't be sent, and the request at fault, if any; None if it can."""
     problem = _batch_problem(hedge, target, now_ns)
     if problem is not None:
         return problem, None
@@ -79,7 +79,7 @@ def hedge_problem(
 
 
 def _batch_problem(place: Place | Hedge, target: TargetState, now_ns: int) -> str | None:
-    """Why a target can't take a batch, whoever is in it."""
+    """Why a target can't take a batch, apart from where its requests are now."""
     if not target.has_slot():
         return "the target has no free slot"
     if target.closed_until_ns > now_ns:

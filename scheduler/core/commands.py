@@ -1,4 +1,4 @@
-"""Everything that the scheduler asks of the world around it."""
+"""Everything that the scheduler can tell its driver to do."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from scheduler.core.values import value
 
 @value(frozen=True, slots=True)
 class Dispatch:
-    """Send this batch to that target now.
+    """Send this batch to this target now.
 
     Attributes:
-        run_id: Names the run in later events.
-        target_id: Where to.
+        run_id: Identifies the run in later events.
+        target_id: Where to send it.
         model: What to run.
-        variant: Which of its variants.
+        variant: Which of the model's variants.
         request_ids: The batch, in order.
-        latest_start_ns: A target that could only start later need not start at all, because
-            no request of the batch would be in time any more.
+        latest_start_ns: A target that can't start by then need not start at all, because no request
+            of the batch would finish in time.
         reason: Why the policy chose this.
-        form: The name of the smaller form in which the inputs travel; empty for as they are.
+        form: The name of the smaller form in which the inputs travel; empty if they travel
+            unchanged.
     """
 
     run_id: int
@@ -38,14 +39,14 @@ class Dispatch:
 
 @value(frozen=True, slots=True)
 class Finish:
-    """Tell the caller how the request ended; said exactly once per request.
+    """Tell the caller how the request ended; issued exactly once per request.
 
     Attributes:
         request_id: Which one.
         outcome: How it ended.
         reason: Why, for people.
         run_id: The run whose outputs are the answer, for `completed` and `late`.
-        queue_ns: Time between arrival and the last dispatch (or the end, if never dispatched).
+        queue_ns: Time from arrival to the last dispatch (or to the end, if never dispatched).
         detail: Figures for programs, e.g. the counter-offer.
     """
 
@@ -59,14 +60,14 @@ class Finish:
 
 @value(frozen=True, slots=True)
 class CancelRun:
-    """Nobody waits for this run any more; a target that has not begun it may skip it."""
+    """Nobody waits for this run any more; a target that has not started it may skip it."""
 
     run_id: int
 
 
 @value(frozen=True, slots=True)
 class WakeAt:
-    """Send `Woken` at this time; replaces an earlier wish."""
+    """Send `Woken` at this time; replaces any earlier `WakeAt`."""
 
     at_ns: int
 

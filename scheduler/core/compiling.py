@@ -1,4 +1,4 @@
-"""What mypyc is told of a class when it compiles the scheduler (`hatch_build.py`)."""
+"""Class attributes for mypyc, when it compiles the scheduler (`hatch_build.py`)."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_attributes: Any) -> Any:
-        """Changes nothing in a class; whoever runs laxity need not have mypy's own package."""
+        """Leaves a class unchanged, so that running laxity does not need `mypy_extensions`."""
         return lambda kind: kind

@@ -1,4 +1,4 @@
-"""What can go wrong with the scheduler itself, as opposed to with a request."""
+"""Faults of the scheduler itself and of its policy, as opposed to those of a request."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from types import FrameType
 from scheduler.core.commands import Command
 
 INTERRUPTIONS = (KeyboardInterrupt,)
-"""What ends foreign code from outside. All else that it raises must end nothing else: `sys.exit`, a
-cancellation, and the panic of a module in Rust are no `Exception`, but failures of its own."""
+"""Exceptions that interrupt foreign code from outside, and propagate. Whatever else foreign code
+raises is its own failure and must not end the caller, even if it is no `Exception`: `sys.exit`, a
+cancellation, or the panic of a Rust module."""
 
 
 def words_of(fault: BaseException) -> str:
-    """What was raised, and its text where it has one, as a `MemoryError` has none.
+    """The exception's type, and its text if it has one (a `MemoryError` has none).
 
-    Nothing in the text commands a terminal, and one that can't be made ends nothing.
+    Control characters are escaped, so that the text can't command a terminal. If making the text
+    raises, the result says so instead.
     """
     try:
         text = "".join([c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in str(fault)])
@@ -26,13 +28,15 @@ def words_of(fault: BaseException) -> str:
 
 
 _ROOMS = ("scheduler", "policies", "replay")
-"""What decides and calls what decides; what a policy of one's own is written in is none of it."""
+"""The packages that hold the built-in policies and whatever calls a policy. Third-party policies
+live elsewhere."""
 
 
 def place_of(fault: BaseException) -> str:
-    """Where foreign code has failed, as `, at FILE:LINE`; empty where only this project's ran.
+    """Where foreign code failed, as `, at FILE:LINE`; empty if only this project's code ran.
 
-    It is the last line there of the first foreign file on the way, where its author looks first.
+    This is the innermost line in the first foreign module of the traceback, where its author looks
+    first.
     """
     module, place = None, ""
     trace = fault.__traceback__
@@ -47,7 +51,7 @@ def place_of(fault: BaseException) -> str:
 
 
 def line_in(module: str, frame: FrameType | None) -> str:
-    """Which line of a module runs in a frame or its callers, as `FILE:LINE`; empty if none does."""
+    """The line of a module that a frame or its nearest caller runs, as `FILE:LINE`; else empty."""
     while frame is not None:
         if frame.f_globals.get("__name__") == module:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -56,21 +60,21 @@ def line_in(module: str, frame: FrameType | None) -> str:
 
 
 class InvariantError(AssertionError):
-    """The scheduler's state, or what it is told, contradicts itself."""
+    """The scheduler's state contradicts itself, or an event contradicts it."""
 
 
 class ImpossibleDecision(Exception):
-    """A policy decided what can't be done; the message says why and tells the story."""
+    """A policy's decision can't be carried out; the message says why and holds the story."""
 
 
 class PolicyFailed(Exception):
-    """The policy raised, or decided the impossible; the state is sound and nothing is lost.
+    """The policy raised or made an impossible decision; the state is sound and nothing is lost.
 
     Attributes:
-        commands: What is to be done all the same.
+        commands: The commands that must be carried out all the same.
     """
 
     def __init__(self, message: str, commands: list[Command]) -> None:
-        """Keeps the commands of the event during which it happened."""
+        """Keeps the commands of the event that was being handled."""
         super().__init__(message)
         self.commands = commands

@@ -1,4 +1,4 @@
-"""Everything that can happen to the scheduler: each I/O ends by becoming one of these."""
+"""Everything that can happen to the scheduler: every I/O ends by becoming one of these."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.core.values import sealed, value
 
 @value(frozen=True, slots=True)
 class Submitted:
-    """Requests came in, in this order."""
+    """Requests arrived, in this order."""
 
     requests: tuple[Request, ...]
 
@@ -28,11 +28,11 @@ class Cancelled:
 
 @value(frozen=True, slots=True)
 class BatchDone:
-    """A run came back.
+    """A run has finished.
 
     Attributes:
         run_id: The run of a `Dispatch`.
-        errors: What went wrong with single requests of the batch, by request id.
+        errors: Errors of single requests of the batch, by request id.
     """
 
     run_id: int
@@ -41,12 +41,12 @@ class BatchDone:
 
 @value(frozen=True, slots=True)
 class BatchFailed:
-    """A run came back without results.
+    """A run ended without results.
 
     Attributes:
         run_id: The run of a `Dispatch`.
         reason: What happened, for people.
-        started: False when the target refused or skipped it; that costs no attempt.
+        started: False if the target refused or skipped it, which costs its requests no attempt.
     """
 
     run_id: int
@@ -56,12 +56,12 @@ class BatchFailed:
 
 @sealed(frozen=True, slots=True)
 class TargetUp:
-    """A target is ready for work; one of the same id is replaced.
+    """A target is ready for work; it replaces a target with the same id.
 
     Attributes:
-        target: As it is.
-        more: Whether reports of what else it can run follow, the last of them without offers. Until
-            that one, what the former target of that id could run is expected of it.
+        target: What it announces.
+        more: Whether reports of further offers follow, the last of them empty. Until the empty one,
+            the target is expected to offer whatever its predecessor with the same id did.
     """
 
     target: TargetSpec
@@ -70,14 +70,14 @@ class TargetUp:
 
 @sealed(frozen=True, slots=True)
 class TargetDown:
-    """A target is gone, and with it whatever it was running.
+    """A target is gone, and with it everything it was running.
 
     Attributes:
         target_id: Which one.
         reason: What happened, for people.
-        returns_in_ns: How long until it is expected back; None when it is not.
-        blameless: No request can have brought it down, as when the link to it broke; what it
-            was running then costs no attempt and keeps its company.
+        returns_in_ns: How long until it is expected back; None if it is not.
+        blameless: Whether no request can have brought it down, e.g. because the link to it broke.
+            What it was running then loses no attempt and may still be batched.
     """
 
     target_id: str
@@ -88,9 +88,9 @@ class TargetDown:
 
 @sealed(frozen=True, slots=True)
 class TargetReport:
-    """A target can run more, or was measured anew: these offers are added or replaced.
+    """A target can run more, or was measured again: these offers are added or replaced.
 
-    Without any, all that it can run has been reported.
+    A report without offers says that everything it can run has been reported.
     """
 
     target_id: str
@@ -99,11 +99,12 @@ class TargetReport:
 
 @sealed(frozen=True, slots=True)
 class TargetChanged:
-    """What is known of a target or of the way to it is different now; what it runs goes on.
+    """A target, or the link to it, has changed; its runs go on.
 
     Attributes:
-        target: As it is from now on; its offers are added or replaced, and none is taken away.
-        closed_ns: For so long it takes no new batch, e.g. until more may be spent there.
+        target: Its new spec; the offers in it are added or replaced, and none is removed.
+        closed_ns: How long it takes no new batch, e.g. until its budget allows more; 0 if it is
+            open.
     """
 
     target: TargetSpec
@@ -112,7 +113,7 @@ class TargetChanged:
 
 @sealed(frozen=True, slots=True)
 class PolicySwapped:
-    """Another policy decides from now on."""
+    """Another policy takes over."""
 
     name: str
     policy: Policy

@@ -1,4 +1,4 @@
-"""What must be true of the scheduler's state between two events."""
+"""The invariants of the scheduler's state between two events."""
 
 from __future__ import annotations
 

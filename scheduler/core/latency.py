@@ -1,4 +1,4 @@
-"""How long each target takes for each batch: measured, learned, answered as quantiles."""
+"""How long a target takes for a batch: measured, learned, and predicted as quantiles."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from scheduler.core.offers import Offer
 from scheduler.core.values import sealed
 
 WINDOW = 256
-"""Samples kept per batch size: enough for a 99 % quantile that isn't simply the largest."""
+"""Samples kept per batch size: enough for a 99 % quantile below the largest sample."""
 
 SHAPE = 64
-"""Samples kept of a history that drift has ended, moved to the new level: they say how latency
-spreads until enough new ones do."""
+"""Samples kept from before a drift, scaled to the new level: they give the spread of latency until
+there are enough new samples."""
 
 STALE_NS = 2_000_000_000
-"""A prediction that nothing has confirmed for so long falls back to the profile, so that a bad
+"""A prediction that nothing has confirmed for this long falls back to the profile, so that a slow
 spell can't make a target look too slow to be tried ever again."""
 
 NOISE_SHIFT = 7
-"""A quantile that moved by less than 1/128 counts as the same, so that what is derived from a
-prediction need not be derived anew after every batch."""
+"""A quantile that moved by no more than 1/128 counts as unchanged, so that values derived from a
+prediction need not be recomputed after every batch."""
 
 QUANTILES = 16
-"""Quantiles of a curve that are kept up to date; the oldest gives way to another."""
+"""How many quantiles of a curve are kept up to date; a further one replaces the oldest."""
 
 _TRAIL = 64
-"""Batches that are remembered in the order in which they were done."""
+"""How many of the last batches are remembered, in order of completion."""
 
 _ENOUGH = 5
-"""So many samples say alone to which level a batch size has moved."""
+"""With this many samples since a drift, a batch size gets a new level of its own."""
 
 _GOLDEN = 0.6180339887498949
 
 
 def _shuffled(samples: list[int]) -> list[int]:
-    """The samples so that each stretch of them holds small and large ones alike."""
+    """The samples, reordered so that every stretch of them mixes small and large ones."""
     order = sorted(range(len(samples)), key=lambda i: i * _GOLDEN % 1)
     return [samples[i] for i in order]
 
 
 class _Window:
-    """The last samples of one batch size, in order of age and in order of size."""
+    """The last samples of one batch size, in order of age and in order of value."""
 
     def __init__(self, seed: tuple[int, ...]) -> None:
         samples = sorted(seed)
@@ -53,7 +53,7 @@ class _Window:
         self._sorted = sorted(self._aged)
 
     def add(self, sample_ns: int) -> float:
-        """Takes a sample in and says how far from the middle of the others it lies."""
+        """Adds a sample and returns how far its rank among the others is from the middle."""
         samples = self._sorted
         below = bisect_left(samples, sample_ns)
         equal = bisect_right(samples, sample_ns, below) - below
@@ -65,7 +65,7 @@ class _Window:
         return deviation
 
     def quantile(self, aim: float) -> int:
-        """What a share `aim` of such batches takes longer than."""
+        """The latency that a share `aim` of such batches exceeds."""
         samples = self._sorted
         return samples[conformal.rank(len(samples), aim)]
 
@@ -77,7 +77,7 @@ class _Window:
         return [sample / before for sample in aged[split:]]
 
     def shift(self, recent: int, ratio: float) -> None:
-        """Moves all but the most recent samples to another level, and keeps few of them."""
+        """Scales all but the most recent samples by a ratio, and keeps at most `SHAPE` of them."""
         aged = list(self._aged)
         split = max(1, len(aged) - recent)
         old, count = sorted(aged[:split]), min(split, SHAPE)
@@ -93,8 +93,8 @@ class Ladder:
 
     Attributes:
         sizes: The batch sizes that may be sent, 1 first.
-        latency_ns: How long each takes; never falls.
-        rate: The most requests per nanosecond with batches up to that size.
+        latency_ns: How long a batch of each size takes; never decreases.
+        rate: The highest throughput, in requests per nanosecond, with batches up to that size.
     """
 
     sizes: tuple[int, ...]
@@ -103,12 +103,12 @@ class Ladder:
 
 
 class Calibration(NamedTuple):
-    """How well one quantile of a curve was kept.
+    """How well the predictions of one quantile of a curve held.
 
     Attributes:
         promised: The quantile.
-        batches: How many were done since the curve exists.
-        kept: How many of them within it.
+        batches: How many batches were done since the curve was made.
+        kept: How many of them were done within the predicted time.
     """
 
     promised: float
@@ -117,21 +117,21 @@ class Calibration(NamedTuple):
 
     @property
     def observed(self) -> float:
-        """The share of batches that were done within the quantile; 0 before the first."""
+        """The share of batches done within the predicted time; 0 before the first."""
         return self.kept / self.batches if self.batches else 0.0
 
 
 class _Promise:
-    """One quantile of a curve, as far as it was asked for, and how well it is kept.
+    """The predictions of one quantile of a curve, and how well they hold.
 
     Attributes:
-        misses: The share of batches that may take longer.
-        aims: By batch size, the share of misses to aim at.
-        rungs: By batch size, what is predicted; None until it is derived anew.
-        ladder: The predictions; None until they are derived anew.
-        given: What was last predicted.
-        batches: How many were done.
-        kept: How many of them within what was predicted.
+        misses: The promised share of batches that may take longer.
+        aims: The share of misses to aim at, per batch size.
+        rungs: The predicted quantile per batch size; None until recomputed.
+        ladder: The same made monotone; None until recomputed.
+        given: The ladder that was last given out.
+        batches: How many batches were done.
+        kept: How many of them were done within the predicted time.
     """
 
     __slots__ = ("aims", "batches", "given", "kept", "ladder", "misses", "rungs")
@@ -146,11 +146,11 @@ class _Promise:
         self.kept = 0
 
     def aim_as_promised(self, sizes: int) -> None:
-        """Takes the margins back."""
+        """Resets the margins."""
         self.aims = [self.misses] * sizes
 
     def check(self, rung: int, sample_ns: int) -> None:
-        """Compares a batch with what was said last of its size, and adapts the margin."""
+        """Compares a batch with the last prediction for its size, and adapts the margin."""
         if self.given is None:
             return
         missed = sample_ns > self.given.latency_ns[rung]
@@ -159,7 +159,7 @@ class _Promise:
         self.aims[rung] = conformal.adapted(self.aims[rung], self.misses, missed)
 
     def refresh(self, rung: int, window: _Window) -> bool:
-        """Takes in that a window has changed; whether that changes what was predicted."""
+        """Updates the prediction for a changed window; returns whether the ladder became void."""
         if self.rungs is None:
             return False
         rung_ns, known_ns = window.quantile(self.aims[rung]), self.rungs[rung]
@@ -172,16 +172,16 @@ class _Promise:
 
 
 class LatencyCurve:
-    """Latency of one variant on one target over batch size.
+    """Latency of one variant on one target as a function of batch size.
 
-    Predictions never fall as the batch grows (isotonic), and a batch size between two measured
-    ones costs as much as the larger.
+    Predictions never decrease as the batch grows (isotonic). A batch size between two measured ones
+    takes as long as the larger.
 
     Attributes:
-        offer: Whose latency it is.
-        batch_sizes: Those that were measured, ascending.
-        version: Rises whenever a prediction that was asked for changes.
-        drifts: How often latency has moved to another level.
+        offer: The offer whose latency it is.
+        batch_sizes: The measured batch sizes, ascending.
+        version: Increases whenever a prediction that was given out changes.
+        drifts: How often latency has drifted to another level.
     """
 
     def __init__(self, offer: Offer) -> None:
@@ -199,11 +199,11 @@ class LatencyCurve:
         self._start_anew()
 
     def _profile(self, size: int) -> tuple[int, ...]:
-        """What batches of a size are taken to need before any was seen."""
+        """The latency samples assumed for a batch size before any batch ran."""
         return self.offer.latency_ns[size]
 
     def _start_anew(self) -> None:
-        """Derives all predictions from the windows alone, and watches for drift from now on."""
+        """Discards all derived predictions, and restarts the drift test."""
         self.version += 1
         for promise in self._promises.values():
             promise.rungs = promise.ladder = None
@@ -214,7 +214,7 @@ class LatencyCurve:
     # -- predictions
 
     def ladder(self, quantile: float) -> Ladder:
-        """Within which time a share `quantile` of the batches of each size is done."""
+        """The time within which a share `quantile` of the batches of each size is done."""
         promise = self._promises.get(quantile)
         if promise is None:
             promise = self._promise(quantile)
@@ -245,7 +245,7 @@ class LatencyCurve:
         return Ladder(self.batch_sizes, tuple(latencies), tuple(rates))
 
     def predict(self, batch: int, quantile: float) -> int:
-        """Nanoseconds within which a share `quantile` of such batches is done.
+        """The time in nanoseconds within which a share `quantile` of such batches is done.
 
         Raises:
             ValueError: The batch is larger than any that was measured.
@@ -255,16 +255,16 @@ class LatencyCurve:
         return self.ladder(quantile).latency_ns[bisect_left(self.batch_sizes, batch)]
 
     def alone_ns(self, quantile: float) -> int:
-        """As `predict` for a single item, by who promises nothing: no margin, no calibration."""
+        """Like `predict` for a single item, but without a margin and outside calibration."""
         return self._windows[0].quantile(1 - quantile)
 
     def spread_ns(self, batch: int) -> int:
-        """By how much the slowest of twenty such batches takes longer than a median one."""
+        """How much longer the slowest of twenty such batches takes than the median."""
         window = self._windows[bisect_left(self.batch_sizes, batch)]
         return window.quantile(0.05) - window.quantile(0.5)
 
     def usual_rung(self) -> int:
-        """Which of the batch sizes ran most of late; the smallest before any did."""
+        """The index of the batch size that ran most often of late; 0 before any ran."""
         return max(range(len(self.batch_sizes)), key=self._trail.count)
 
     # -- learning
@@ -272,7 +272,7 @@ class LatencyCurve:
     def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
         """Learns from one finished batch."""
         rung = bisect_left(self.batch_sizes, batch)
-        sample_ns = max(1, sample_ns)  # a clock may not have moved on
+        sample_ns = max(1, sample_ns)  # the clock may not have advanced
         self._observed_ns = now_ns
         window = self._windows[rung]
         promises = self._promises.values()
@@ -295,10 +295,10 @@ class LatencyCurve:
         return slower > drift.THRESHOLD or faster > drift.THRESHOLD
 
     def _follow(self) -> None:
-        """Moves what was learned before the drift to the level of what came since.
+        """Scales the samples from before the drift to the level of those since.
 
-        What slows a device down slows all batch sizes, so those that ran tell the level of those
-        that did not.
+        Whatever slows a device down slows all batch sizes, so the sizes that ran give the level for
+        those that did not.
         """
         slower = self._slower > self._faster
         since = min(self._slower_since if slower else self._faster_since, len(self._trail))
@@ -312,19 +312,19 @@ class LatencyCurve:
         self._start_anew()
 
     def calibration(self) -> tuple[Calibration, ...]:
-        """How well each quantile that is asked for was kept, in ascending order.
+        """How well each quantile in use was kept, in ascending order.
 
-        A batch counts against what was predicted last before it was done.
+        A batch is compared with the last prediction before it was done.
         """
         promises = sorted(self._promises.items())
         return tuple([Calibration(q, each.batches, each.kept) for q, each in promises])
 
     def stale_ns(self) -> int | None:
-        """When what was learned is stale, unless it is confirmed; None if nothing was learned."""
+        """When what was learned becomes stale unless confirmed; None if nothing was learned."""
         return None if self._observed_ns is None else self._observed_ns + STALE_NS + 1
 
     def forget_stale(self, now_ns: int) -> bool:
-        """Forgets what nothing has confirmed for long; whether there was such."""
+        """Forgets what was learned if it is stale; returns whether it was."""
         stale_ns = self.stale_ns()
         if stale_ns is None or now_ns < stale_ns:
             return False
@@ -334,7 +334,7 @@ class LatencyCurve:
     def forget(self) -> None:
         """Falls back to the profile, without a margin.
 
-        What was refused for its margin alone brought nothing that could have changed it.
+        A margin that caused requests to be refused could not adapt, because nothing ran.
         """
         self._observed_ns = None
         for promise in self._promises.values():

@@ -10,26 +10,26 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import Run
 
 _SLACK = 1_000
-"""Expiries of ended requests that may be kept, since most of them are soon due anyway."""
+"""How many expiries of ended requests may be kept, since most of them are due soon anyway."""
 
 
 class Record:
     """An accepted request that has not ended.
 
     Attributes:
-        request: As it is queued; its class changes when it must run alone.
+        request: The request as queued; its class changes when it must run alone.
         arrived_ns: When it was submitted.
-        queued: Whether it waits in its class's queue.
-        run: The run that it is part of.
-        hedge: The run of its second copy, if there is one.
-        queue_ns: Time between arrival and the last dispatch.
-        attempts: How often it was dispatched, without the runs that never started.
+        queued: Whether it is in its class's queue.
+        run: The run it is part of; None if it is queued.
+        hedge: The run of its second copy, if any.
+        queue_ns: Time from arrival to the last dispatch.
+        attempts: How often it was dispatched, not counting runs that never started.
     """
 
     __slots__ = ("arrived_ns", "attempts", "hedge", "queue_ns", "queued", "request", "run")
 
     def __init__(self, request: Request, arrived_ns: int) -> None:
-        """Has just arrived."""
+        """Starts neither queued nor running."""
         self.request = request
         self.arrived_ns = arrived_ns
         self.queued = False
@@ -39,7 +39,7 @@ class Record:
         self.attempts = 0
 
     def keep_other(self, run: Run, started: bool) -> None:
-        """Goes on with the other copy of a request that had two, when a run is lost."""
+        """Keeps the other copy of a request that had two, when one of the runs is lost."""
         if self.run is run:
             self.run = self.hedge
             self.attempts += started
@@ -47,14 +47,14 @@ class Record:
 
 
 class Ledger:
-    """Every accepted request until it ends, exactly once.
+    """Every accepted request until it ends, which it does exactly once.
 
     Attributes:
         records: The requests that have not ended, by id.
-        queues: Those of them that wait, by class; no queue is empty.
-        counts: How many ended how.
-        accepted: How many were ever accepted.
-        held_bytes: The tensors of the requests that have not ended.
+        queues: The queued ones among them, by class; no queue is empty.
+        counts: How many requests ended with each outcome.
+        accepted: How many were accepted so far.
+        held_bytes: The size of the tensors of the requests that have not ended.
         last_id: The highest id so far.
     """
 
@@ -80,7 +80,7 @@ class Ledger:
         return record
 
     def _forget_ended(self) -> None:
-        """Keeps the expiries in proportion to what is held, however far ahead they are."""
+        """Removes the expiries of ended requests, so that far deadlines don't accumulate."""
         self._expiries = [expiry for expiry in self._expiries if expiry[1] in self.records]
         heapq.heapify(self._expiries)
 
@@ -98,7 +98,7 @@ class Ledger:
         self.counts[outcome] += 1
 
     def enqueue(self, record: Record) -> None:
-        """Lets a request wait in its class's queue."""
+        """Puts a request into its class's queue."""
         kind = record.request.kind
         queue = self.queues.get(kind)
         if queue is None:
@@ -116,13 +116,13 @@ class Ledger:
             del self.queues[kind]
 
     def queued(self) -> list[Record]:
-        """The requests that wait, in order of arrival."""
+        """The queued requests, in order of arrival."""
         return [record for record in self.records.values() if record.queued]
 
     def take_expired(self, now_ns: int) -> list[Record]:
-        """The requests whose deadline has passed, each of them once.
+        """The requests whose deadline has passed; each is returned once.
 
-        One that runs is left out if its caller accepts late results.
+        A running request whose caller accepts late results is left out.
         """
         expiries = self._expiries
         found: list[Record] = []
@@ -133,7 +133,7 @@ class Ledger:
         return found
 
     def next_expiry_ns(self) -> int | None:
-        """The first moment at which a deadline will have passed."""
+        """The first moment at which the next deadline has passed; None if nothing is held."""
         expiries = self._expiries
         while expiries and expiries[0][1] not in self.records:
             heapq.heappop(expiries)

@@ -1,4 +1,4 @@
-"""What one scheduler holds at most."""
+"""The most that one scheduler holds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from scheduler.core.values import sealed
 
 @sealed(frozen=True, slots=True)
 class Limits:
-    """What one scheduler holds at most.
+    """The most that one scheduler holds.
 
     Attributes:
         requests: Accepted requests that have not ended, queued and running.
-        bytes: The memory of their tensors.
-        attempts: How often one request is executed before it counts as failed; once more where
-            the last of them was shared, since another item of the batch may be to blame.
-        story_entries: How many events and commands are remembered for `story`.
+        bytes: The memory that their tensors take.
+        attempts: How often one request is executed before it counts as failed. One more attempt is
+            allowed if the last one was in a shared batch, since another item may be to blame.
+        story_entries: How many events and commands are kept for `story`.
     """
 
     requests: int = 10_000

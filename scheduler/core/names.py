@@ -1,4 +1,4 @@
-"""The order of names, and what somebody meant who wrote one that is not known."""
+"""Natural sorting of names, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from difflib import get_close_matches
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """What to sort by, so that cpu:2 comes before cpu:10."""
+    """A sort key with which cpu:2 comes before cpu:10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
 
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that is most like a word; None where none is.
+    """The known name most similar to a word; None if none is similar enough.
 
     Args:
-        word: What was written.
-        known: The names that there are.
-        cutoff: How alike they must be, of 1.
+        word: The word as written.
+        known: The known names.
+        cutoff: How similar they must be, from 0 to 1.
     """
-    # As get_close_matches would find in the end, after a look at each letter of a word of 60 KB.
+    # get_close_matches would reject the others too, but only after comparing all of a 60 KB word.
     alike = [
         name for name in known if 2 * min(len(name), len(word)) >= cutoff * (len(name) + len(word))
     ]
@@ -31,7 +31,7 @@ def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, in brackets to stand behind a word; or nothing."""
+    """The name that was probably meant, in brackets, to append to the word; or nothing."""
     found = near(word, known)
     return f" (did you mean {found!r}?)" if found is not None else ""
 
@@ -39,13 +39,13 @@ def hint(word: str, known: Iterable[str]) -> str:
 def did_you_mean(
     word: str, known: Iterable[str], otherwise: str | None = None, cutoff: float = 0.6
 ) -> str:
-    """A question for the known name that was probably meant.
+    """A "did you mean" question with the known name that was probably meant.
 
     Args:
-        word: What was written.
-        known: The names that there are.
-        otherwise: What is said where none is near; if not given, which there are.
-        cutoff: How alike they must be, of 1.
+        word: The word as written.
+        known: The known names.
+        otherwise: The text if none is similar; if not given, a list of the known names.
+        cutoff: How similar they must be, from 0 to 1.
     """
     names = list(known)
     found = near(word, names, cutoff)

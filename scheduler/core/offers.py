@@ -1,4 +1,4 @@
-"""What a target says it can run, and how long it was measured to take."""
+"""What a target can run, and how long it was measured to take."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Offer:
     Attributes:
         model: The model's name in the repository.
         variant: The variant's name within the model.
-        runtime: What runs it there, e.g. `openvino`.
-        latency_ns: Batch size to latency samples in nanoseconds, above 0. Samples are
-            equally likely: the measurements, or evenly spaced quantiles of them. Batches are
-            of these sizes, 1 among them.
+        runtime: The runtime there, e.g. `openvino`.
+        latency_ns: Latency samples in nanoseconds, above 0, by batch size. They are equally likely:
+            the measurements, or evenly spaced quantiles of them. Only these batch sizes are sent; 1
+            is always among them.
         rank: The owner's order of preference among the model's variants, 0 first.
-        accuracy: The share of right answers on held-out data, where the owner states one.
-        energy_uj: Batch size to the energy that a batch takes, in microjoules, 0 or more; empty
-            where it is not measured.
-        item_shapes: The shapes of the items that were measured, as in `RequestClass.shapes`, with
-            () for an input that has no free dimension; empty where none has.
+        accuracy: The share of right answers on held-out data, if the owner states it.
+        energy_uj: The energy that a batch takes, in microjoules, 0 or more, by batch size; empty if
+            not measured.
+        item_shapes: The shapes of the measured items, as in `RequestClass.shapes`, with () for an
+            input without free dimensions; empty if no input has any.
 
     Raises:
-        ValueError: Batch size 1 was not measured, or a batch size has no or impossible samples,
-            or takes less energy than none.
+        ValueError: Batch size 1 was not measured, a batch size has no samples or impossible ones,
+            or an energy is negative.
     """
 
     model: str
@@ -44,7 +44,7 @@ class Offer:
     item_shapes: Shapes = ()
 
     def __post_init__(self) -> None:
-        """Refuses what could not be scheduled."""
+        """Refuses figures that can't be scheduled with."""
         what = f"offer of {self.model!r} variant {self.variant!r}"
         if 1 not in self.latency_ns:
             sizes = ", ".join(map(str, sorted(self.latency_ns))) or "none"
@@ -58,14 +58,14 @@ class Offer:
 
     @property
     def max_batch(self) -> int:
-        """The largest batch that was measured, and so the largest that is sent."""
+        """The largest batch that was measured, and so the largest that may be sent."""
         return max(self.latency_ns)
 
     def energy(self, requests: int) -> float:
-        """The energy of a batch in microjoules; 0 where it is not measured.
+        """The energy of a batch in microjoules; 0 if not measured.
 
-        Of a size that was not metered it is that of the next larger one, or beyond those a share
-        of the largest.
+        A size that was not metered takes as much as the next larger one. Beyond the largest, energy
+        is proportional to size.
         """
         metered = sorted(self.energy_uj)
         if not metered:
@@ -76,11 +76,12 @@ class Offer:
         return self.energy_uj[metered[-1]] * requests / metered[-1]
 
     def elements(self, shapes: Shapes) -> int:
-        """How many elements an item of these shapes has in inputs with free dimensions.
+        """How many elements an item with these shapes has in inputs with free dimensions.
 
-        Without shapes, as requests of a workload have none, it is one of those that were measured.
+        Without shapes, as for the requests of a simulated workload, those of the measured items
+        count.
         """
         if not shapes:
             shapes = self.item_shapes
-        pairs = zip(shapes, self.item_shapes, strict=False)  # a model may have been exchanged
+        pairs = zip(shapes, self.item_shapes, strict=False)  # a model may have been replaced
         return sum([prod(shape) for shape, own in pairs if own])

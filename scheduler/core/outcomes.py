@@ -1,4 +1,4 @@
-"""How a request may end: a closed set, shared by code, answers, logs and metrics."""
+"""How a request can end: a closed set, shared by code, responses, logs and metrics."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from enum import Enum
 
 
 class Outcome(str, Enum):
-    """The one way in which an accepted request ended."""
+    """How an accepted request ended."""
 
     def __str__(self) -> str:
         return self.value
 
     COMPLETED = "completed"
-    """The result was there within the deadline."""
+    """The result was ready within the deadline."""
     LATE = "late"
-    """Finished after the deadline, and the caller had asked for late results."""
+    """It finished after the deadline, and the caller had asked for late results."""
     INFEASIBLE = "infeasible"
-    """No target can meet the deadline; the detail holds what would be feasible."""
+    """No target can meet the deadline; the detail says what would be feasible."""
     OVERLOADED = "overloaded"
-    """A queue, memory or quota limit."""
+    """A queue, memory or quota limit was reached."""
     EXPIRED = "expired"
-    """Admitted, and the deadline passed."""
+    """It was admitted, and its deadline passed."""
     CANCELLED = "cancelled"
-    """The caller went away or cancelled."""
+    """The caller went away or cancelled it."""
     UNAVAILABLE = "unavailable"
     """No healthy target has the model."""
     FAILED = "failed"
-    """The runtime failed it after the allowed attempts."""
+    """The runtime failed it in every allowed attempt."""

@@ -1,4 +1,4 @@
-"""What a policy sees, what it may decide, and the protocol between it and the scheduler."""
+"""What a policy sees, what it may decide, and its interface to the scheduler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scheduler.core.values import value
 
 @value(frozen=True, slots=True)
 class Place:
-    """Send these queued requests of one class, as one batch, to that target now.
+    """Send these queued requests of one class to a target now, as one batch.
 
     Attributes:
         target_id: A target with a free slot.
@@ -31,7 +31,7 @@ class Place:
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no batch."""
+        """Refuses an invalid batch."""
         _check_batch(self)
 
 
@@ -42,8 +42,8 @@ class Drop:
     Attributes:
         request: Which one.
         reason: Why, for people.
-        earliest_budget_ns: The counter-offer: the smallest budget that each target could meet
-            if the request came now.
+        earliest_budget_ns: The counter-offer: the smallest budget that each target could meet if
+            the request arrived now, by target.
     """
 
     request: Request
@@ -51,7 +51,7 @@ class Drop:
     earliest_budget_ns: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses what callers could not be told."""
+        """Refuses values that could not be reported to the caller."""
         if not isinstance(self.request, Request):
             raise _wrong("Drop.request", "a request of the view", self.request)
         if not isinstance(self.reason, str):
@@ -65,13 +65,13 @@ class Drop:
 
 @value(frozen=True, slots=True)
 class Wake:
-    """Ask again at that time, because waiting until then is better than anything now."""
+    """Ask the policy again at that time, because waiting until then beats acting now."""
 
     at_ns: int
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no time."""
+        """Refuses a value that is no time."""
         if not isinstance(self.at_ns, int):
             raise _wrong("Wake.at_ns", "a whole number of nanoseconds", self.at_ns)
         if not isinstance(self.reason, str):
@@ -80,15 +80,15 @@ class Wake:
 
 @value(frozen=True, slots=True)
 class Hedge:
-    """Send a second copy of running requests of one class to another target now.
+    """Send second copies of running requests of one class to another target now.
 
-    The first copy that is done answers; the other is cancelled.
+    The first copy to finish is the answer; the other is cancelled.
 
     Attributes:
         target_id: A target with a free slot that runs none of them.
         offer: The variant to run there.
-        requests: The batch, in order; as many as one of the target's batch sizes. None of them
-            has a second copy already.
+        requests: The batch, in order; its length is one of the target's batch sizes. None of the
+            requests may have a second copy yet.
         reason: Why, for people.
     """
 
@@ -98,7 +98,7 @@ class Hedge:
     reason: str
 
     def __post_init__(self) -> None:
-        """Refuses what is no batch."""
+        """Refuses an invalid batch."""
         _check_batch(self)
 
 
@@ -120,20 +120,20 @@ Decision = Place | Drop | Wake | Hedge
 
 
 class View:
-    """The live state of the scheduler, to be read only.
+    """A read-only view of the scheduler's live state.
 
-    Nothing is copied: the view changes as decisions are carried out, so a policy that yields
-    one decision after the other always sees what is left.
+    Nothing is copied. The view changes as decisions are carried out, so a policy that yields its
+    decisions one by one always sees what is left.
 
     Attributes:
         now_ns: The time of the event that is being handled.
-        fleet_epoch: Rises whenever a target or an offer has changed: what a policy derived
-            from these alone holds as long as this stays.
-        curve_epoch: Rises whenever a prediction may have changed, or the fleet.
-        queues: The queues that hold requests, by class.
+        fleet_epoch: Increases whenever a target or an offer changes. What a policy derived from
+            these alone stays valid until then.
+        curve_epoch: Increases whenever a prediction may have changed, or the fleet has.
+        queues: The non-empty queues, by class.
         targets: All known targets, by id, in the order in which they first came up.
-        has_peers: Whether other boxes are among them.
-        is_part: Whether there are more, which get what is late on these.
+        has_peers: Whether any of the targets is another box.
+        is_part: Whether these are only some of the targets, and others get what would be late here.
     """
 
     __slots__ = (
@@ -150,7 +150,7 @@ class View:
     def __init__(
         self, queues: Mapping[RequestClass, ClassQueue], targets: Mapping[str, TargetState]
     ) -> None:
-        """Looks at the scheduler's own containers."""
+        """Refers to the scheduler's own containers."""
         self.now_ns = 0
         self.fleet_epoch = 0
         self.curve_epoch = 0
@@ -161,9 +161,10 @@ class View:
         self._arrivals: list[Request] = []
 
     def follow(self, other: View) -> None:
-        """Looks at the moment of another view.
+        """Takes over the time, epochs and arrivals of another view.
 
-        A policy that wraps one keeps a view of its own, of a part of the targets, to show it.
+        A policy that wraps another keeps a view of its own, with some of the targets, to show to
+        it.
         """
         self.now_ns = other.now_ns
         self.fleet_epoch = other.fleet_epoch
@@ -173,31 +174,32 @@ class View:
 
     @property
     def arrivals(self) -> list[Request]:
-        """The requests that this event brought, as far as they are still queued."""
+        """The requests that arrived with this event and are still queued."""
         queues = self.queues
         return [r for r in self._arrivals if r.kind in queues and r in queues[r.kind]]
 
     def open_targets(self) -> list[TargetState]:
         """The targets to which a batch should be sent now.
 
-        Where there are other boxes, what is nearest comes first, and among those boxes the order
-        is one of chance; see `scheduler.core.two_choices`.
+        If some are other boxes, the nearest targets come first, and the boxes are in a randomised
+        order; see `scheduler.core.two_choices`.
         """
         found = [target for target in self.targets.values() if target.is_open(self.now_ns)]
         return nearest_first(found, self.now_ns) if self.has_peers and len(found) > 1 else found
 
     def age_ns(self, target: TargetState) -> int:
-        """How old what is known of a target is.
+        """The age of what is known of a target.
 
-        A device of this box is known by what it was given; of another box there are reports.
+        It is 0 for a device of this box, whose state follows from what it was sent, and the age of
+        the last report for another box.
         """
         return self.now_ns - target.told_ns if target.spec.peer else 0
 
     def start_ns(self, target: TargetState) -> int | None:
-        """When a batch sent there would start; None if the target is gone for good.
+        """When a batch sent there now would start; None if the target is not expected back.
 
-        That a message needs time to get there is counted, and the bytes of batches before it on
-        the way, but not the bytes of its own tensors.
+        This includes the time that a message takes to get there and that the bytes of earlier
+        batches need on the link, but not the transfer time of the batch's own tensors.
         """
         if target.up:
             free_ns = target.free_ns(self.now_ns)
@@ -216,11 +218,12 @@ class View:
         """How long a batch takes there.
 
         Args:
-            target: Where.
-            offer: What of it.
-            batch: How many requests.
-            quantile: Which share of such batches is done within that time, from 0 to 1.
-            kind: Their class; without it their inputs are taken to be as large as those measured.
+            target: The target.
+            offer: The offer of it that runs.
+            batch: The number of requests.
+            quantile: The share of such batches that is done within that time, from 0 to 1.
+            kind: Their class; without it, their inputs are taken to be as large as the measured
+                ones.
         """
         return target.curve(offer, kind).predict(batch, quantile)
 
@@ -229,29 +232,31 @@ USUAL_QUANTILE = 0.95
 
 
 class Policy(Protocol):
-    """The rule that decides which request runs where, in which batch, now or later or never.
+    """The rule that decides which request runs where, in which batch, and now, later or never.
 
-    It may have three attributes more:
+    A policy may have three more attributes:
 
-    - `quantile`, the quantile of predicted latencies that it counts on, from 0 to 1. The scheduler
-      asks for it to choose the form of inputs for a slow link, and the laws to know a doomed batch.
-    - `quantiles`, all on which it may count, where those are several; `quantile` is one of them.
-    - `watches_runs`, true where it is to be called as well when requests only run.
+    - `quantile`, the quantile of predicted latencies that it relies on, from 0 to 1. The scheduler
+      uses it to choose the form of inputs for a slow link, and the laws use it to recognise a
+      doomed batch.
+    - `quantiles`, all the quantiles that it may rely on, if there are several; `quantile` is one of
+      them.
+    - `watches_runs`, true if it must also be called while requests run and none is queued.
     """
 
     def decide(self, view: View) -> Iterable[Decision]:
-        """What to do now; nothing means wait.
+        """Decides what to do now; no decision means wait.
 
-        Called after every event that leaves requests queued; what it wished before is void.
-        Decisions are carried out one by one as they are yielded; one that is impossible ends the
-        call with `PolicyFailed`, those before it hold. A request is to be named by the very object
+        Called after every event that leaves requests queued; earlier wake-up wishes are void. Each
+        decision is carried out as it is yielded. An impossible one ends the call with
+        `PolicyFailed`; those before it stand. A decision must refer to a request by the very object
         that the view holds.
         """
         ...
 
 
 def decisions_of(policy: Policy, view: View) -> Iterable[Decision]:
-    """What a policy decides.
+    """Calls a policy and returns its decisions.
 
     Raises:
         TypeError: It returned no decisions.
@@ -264,11 +269,11 @@ def decisions_of(policy: Policy, view: View) -> Iterable[Decision]:
 
 
 def quantile_of(policy: Policy, otherwise: float | None = None) -> float:
-    """The quantile of predicted latencies that a policy counts on.
+    """The quantile of predicted latencies that a policy relies on.
 
     Args:
         policy: The policy.
-        otherwise: What it is if the policy has none; `USUAL_QUANTILE` if not given.
+        otherwise: The value for a policy that has none; `USUAL_QUANTILE` if not given.
     """
     usual = USUAL_QUANTILE if otherwise is None else otherwise
     quantile: float = getattr(policy, "quantile", usual)
@@ -276,11 +281,11 @@ def quantile_of(policy: Policy, otherwise: float | None = None) -> float:
 
 
 def quantiles_of(policy: Policy, otherwise: float | None = None) -> tuple[float, ...]:
-    """All on which it may count, for one target or another; else as `quantile_of`."""
+    """All the quantiles that a policy may rely on; if it names none, that of `quantile_of`."""
     quantiles: tuple[float, ...] = getattr(policy, "quantiles", ())
     return quantiles or (quantile_of(policy, otherwise),)
 
 
 def watches_runs(policy: Policy) -> bool:
-    """Whether a policy is called as well when nothing waits and requests only run."""
+    """Whether a policy is also called while requests run and none is queued."""
     return bool(getattr(policy, "watches_runs", False))

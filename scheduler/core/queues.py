@@ -1,4 +1,4 @@
-"""Waiting requests of one class, in the order in which they should be served."""
+"""The queued requests of one class, in the order in which they should be served."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _id = attrgetter("id")
 
 
 class _Level:
-    """The requests of one priority, by (deadline, id).
+    """The requests of one priority, ordered by (deadline, id).
 
     Attributes:
-        deadlines_ns: Their deadlines, beside them: numbers are found faster than tuples.
+        deadlines_ns: Their deadlines, in a parallel list: bisecting numbers is faster than tuples.
         requests: The requests.
     """
 
@@ -28,7 +28,7 @@ class _Level:
         self.requests: list[Request] = []
 
     def place(self, request: Request) -> int:
-        """Where a request stands, or would stand."""
+        """The position of a request, or where it would be inserted."""
         deadlines, deadline_ns = self.deadlines_ns, request.deadline_ns
         if not deadlines or deadlines[-1] < deadline_ns:
             return len(deadlines)
@@ -39,16 +39,16 @@ class _Level:
         return bisect_left(self.requests, request.id, at, end, key=_id)
 
     def due(self, before_ns: int, from_ns: int) -> list[Request]:
-        """Those whose deadline is before one time, and not before another."""
+        """The requests with a deadline from `from_ns` to just before `before_ns`."""
         deadlines = self.deadlines_ns
         return self.requests[bisect_left(deadlines, from_ns) : bisect_left(deadlines, before_ns)]
 
 
 class ClassQueue:
-    """The requests of one class, by (priority, deadline, id).
+    """The requests of one class, ordered by (priority, deadline, id).
 
-    Sorted lists for each priority. Removal is exact rather than lazy: moving the tail of a list
-    of 1,000 entries costs less than skipping over dead ones at every look.
+    There are sorted lists for each priority. Removal is exact rather than lazy: moving the tail of
+    a list of 1,000 entries costs less than skipping dead entries at every look-up.
     """
 
     def __init__(self, kind: RequestClass) -> None:
@@ -64,14 +64,14 @@ class ClassQueue:
         return self._by_age.get(request.id) is request
 
     def __iter__(self) -> Iterator[Request]:
-        """The requests in the order of service; don't change the queue meanwhile."""
+        """The requests in order of service; don't change the queue while iterating."""
         return chain.from_iterable([level.requests for level in self._in_order()])
 
     def _in_order(self) -> list[_Level]:
         return [self._levels[priority] for priority in sorted(self._levels)]
 
     def push(self, request: Request) -> None:
-        """Adds a request; the ids say in which order requests came."""
+        """Adds a request; of equal deadlines, the lower id comes first."""
         level = self._levels.get(request.priority)
         if level is None:
             level = self._levels[request.priority] = _Level()
@@ -81,10 +81,10 @@ class ClassQueue:
         self._by_age[request.id] = request
 
     def remove(self, request: Request) -> None:
-        """Takes a request out, wherever it stands.
+        """Removes a request, wherever it is in the queue.
 
         Raises:
-            KeyError: It is not here.
+            KeyError: It is not in this queue.
         """
         del self._by_age[request.id]
         level = self._levels[request.priority]
@@ -94,14 +94,14 @@ class ClassQueue:
             del self._levels[request.priority]
 
     def head(self) -> Request:
-        """The request to be served first."""
+        """The request to serve first."""
         if len(self._levels) == 1:
             (level,) = self._levels.values()
             return level.requests[0]
         return self._levels[min(self._levels)].requests[0]
 
     def by_age(self) -> Iterator[Request]:
-        """The requests in order of arrival; don't change the queue meanwhile."""
+        """The requests in the order they were queued; don't change the queue while iterating."""
         return iter(self._by_age.values())
 
     def first(self, count: int, after_ns: int = 0) -> list[Request]:
@@ -127,14 +127,14 @@ class ClassQueue:
         return min([level.deadlines_ns[0] for level in self._levels.values()])
 
     def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
-        """The requests whose deadline is before one time, and not before another."""
+        """The requests with a deadline from `from_ns` to just before `before_ns`."""
         found: list[Request] = []
         for level in self._in_order():
             found += level.due(before_ns, from_ns)
         return found
 
     def count_ahead(self, request: Request) -> int:
-        """How many are served before a request, which may wait in another queue."""
+        """How many requests here are served before a request, which may be in another queue."""
         own = request.priority
         level = self._levels.get(own)
         ahead = level.place(request) if level else 0
@@ -144,13 +144,13 @@ class ClassQueue:
         return ahead
 
     def count_to(self, priority: int) -> int:
-        """How many have a priority, or a more important one: a number that is not above it."""
+        """How many requests have this priority or a more urgent one, i.e. a number not above it."""
         if len(self._levels) == 1 and priority in self._levels:
             return len(self._by_age)
         levels = self._levels.items()
         return sum([len(each.requests) for prior, each in levels if prior <= priority])
 
     def level(self, priority: int) -> Sequence[Request]:
-        """The requests of one priority, ascending by (deadline, id); to be read only."""
+        """The requests of one priority, ascending by (deadline, id); don't modify them."""
         level = self._levels.get(priority)
         return level.requests if level else ()

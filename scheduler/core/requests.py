@@ -1,4 +1,4 @@
-"""Requests and the classes in which they may share a batch."""
+"""Requests, and the classes within which they may share a batch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 7
 
 LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
-"""What a request may be worth to its caller: beyond, nothing could be reckoned with it."""
+"""The range of a request's weight; arithmetic with weights beyond it would break down."""
 
 Shapes = tuple[tuple[int, ...], ...]
-"""The shapes of the inputs of an item, in the signature's order."""
+"""The shapes of an item's inputs, in the signature's order."""
 
 
 class RequestClass(NamedTuple):
@@ -24,12 +24,13 @@ class RequestClass(NamedTuple):
         model: The model's name.
         variant: The only variant that the caller accepts; None leaves the choice to the policy.
         shapes: The shapes of the inputs, in the signature's order (dtypes follow from the model).
-            That of text ends with how many bytes each may have, a power of 16.
-        alone: The id of the only request of this class, which must not share a batch.
-        local: Whether it must not leave this box, e.g. because it came from another one. A class
-            of its own, because who may run it is the same for a whole batch.
-        exact: Whether its inputs must travel as they are, where they may be made smaller for a
-            slow link.
+            The shape of a text input ends with the most bytes that each text may have, a power of
+            16.
+        alone: The id of the only request of this class, if that request must not share a batch.
+        local: Whether it must not leave this box, e.g. because it came from another one. This is
+            part of the class because a whole batch goes to one target.
+        exact: Whether its inputs must travel unchanged even where the model allows smaller forms
+            for a slow link.
     """
 
     model: str
@@ -42,16 +43,16 @@ class RequestClass(NamedTuple):
 
 @value(frozen=True, slots=True)
 class Request:
-    """One inference that somebody waits for, as the core sees it: without its tensors.
+    """One inference that a caller waits for, as the core sees it: without its tensors.
 
     Attributes:
-        id: From 1, rising in the order of arrival.
+        id: From 1, increasing in order of arrival.
         kind: The class with which it may share a batch.
-        deadline_ns: When the answer must be on its way, on the scheduler's clock.
+        deadline_ns: When the answer must leave, on the scheduler's clock.
         priority: Urgency as in RFC 9218: 0 is served first, 7 last.
-        weight: What finishing it in time is worth, relative to others; above 0.
-        size_bytes: What its tensors take in memory.
-        accept_late: The caller wants the result even after the deadline.
+        weight: The value of finishing it in time, relative to other requests; above 0.
+        size_bytes: How much memory its tensors take.
+        accept_late: Whether the caller wants the result even after the deadline.
     """
 
     id: int

@@ -1,7 +1,7 @@
 """The state machine: events in, commands out. The only mutator of scheduling state.
 
-Everything that changes what is queued, running or finished goes through this file, and nothing
-here knows a clock, a socket or a policy's rule. Time is an argument.
+Every change to what is queued, running or finished goes through this file. Nothing here knows a
+clock, a socket or a policy's rule; time is an argument.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ _SHOWN = 300
 
 
 class Scheduler:
-    """Holds the queues and targets, asks the policy, and says what is to be done.
+    """Holds the queues and targets, asks the policy, and issues commands.
 
     Args:
         policy: The rule that decides.
-        limits: What may be held at most.
+        limits: The most that may be held.
 
     Attributes:
-        policy: The rule that decides now.
-        limits: What may be held at most.
-        ledger: The requests that have not ended.
-        queues: Those of them that wait, by class.
-        counts: How many ended how.
+        policy: The current policy.
+        limits: The most that may be held.
+        ledger: The accepted requests that have not ended.
+        queues: The queued ones among them, by class.
+        counts: How many requests ended with each outcome.
         targets: All known targets, by id.
-        runs: The batches that are at targets, by id.
+        runs: The batches at targets, by run id.
         now_ns: The time of the last event.
-        alarm: When it is woken next.
+        alarm: Keeps track of the next wake-up.
     """
 
     def __init__(self, policy: Policy, limits: Limits = Limits()) -> None:  # noqa: B008
@@ -110,20 +110,20 @@ class Scheduler:
             Woken: self._on_woken,
         }
 
-    # -- the one entrance
+    # -- the only entrance
 
     def handle(self, event: Event, now_ns: int) -> list[Command]:
-        """Takes note of an event and says what to do.
+        """Handles an event and returns the commands to carry out.
 
         Args:
             event: What happened.
-            now_ns: When, on a monotonic clock; never before the previous event.
+            now_ns: When it happened, on a monotonic clock; never before the previous event.
 
         Raises:
-            InvariantError: Time ran backwards, or an event names a run or target that is not
-                known, or a request id that is not new. Nothing has changed then.
-            PolicyFailed: The policy raised or decided the impossible. The event has happened, and
-                the error's `commands` are to be carried out like any.
+            InvariantError: Time went backwards, or the event names an unknown run or target or a
+                request id that is not new. The state is then unchanged.
+            PolicyFailed: The policy raised or made an impossible decision. The event has been
+                handled, and the error's `commands` must be carried out like any others.
         """
         if now_ns < self.now_ns:
             raise InvariantError(f"time went back from {self.now_ns} to {now_ns} ns")
@@ -200,10 +200,10 @@ class Scheduler:
             self._end_unservable(own, event.reason)
 
     def _on_target_up(self, event: TargetUp) -> None:
-        """Takes a target in.
+        """Adds or replaces a target.
 
-        Requests that only the former target of that id could serve stay queued: that may be
-        reported one offer after the other.
+        Requests that only its predecessor with the same id could serve stay queued, because its
+        offers may be reported one by one.
         """
         target_id, now_ns = event.target.id, self.now_ns
         former = self.targets.get(target_id)
@@ -232,7 +232,7 @@ class Scheduler:
         self._fleet_changed()
         if not event.offers:
             target.awaited = ()
-            self._end_unservable(self.ledger.queued(), f"{event.target_id} has told all it has")
+            self._end_unservable(self.ledger.queued(), f"{event.target_id} has reported all it has")
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]
@@ -245,7 +245,7 @@ class Scheduler:
         if new := set(target.spec.too_large).difference(before):
             waiting = [(record.request.kind, record) for record in self.ledger.queued()]
             alike = [record for kind, record in waiting if (kind.model, kind.shapes) in new]
-            self._end_unservable(alike, "as one before")
+            self._end_unservable(alike, "like an earlier request")
 
     def _fleet_changed(self) -> None:
         view = self._view
@@ -260,14 +260,14 @@ class Scheduler:
         self.alarm.rang()
 
     def _end_unservable(self, queued: list[Record], reason: str) -> None:
-        """Ends those of what waits that no target can serve any more."""
+        """Ends those of the given queued requests that no target can serve any more."""
         for record in queued:
             if not servable(record.request, self.now_ns, self.targets):
                 why = f"{why_unavailable(record.request.kind, self.targets)}: {reason}"
                 self._finish(record, Outcome.UNAVAILABLE, why)
 
     def _end_unservable_by(self, target: TargetState, reason: str) -> None:
-        """Ends those that a target could have served, and no other can."""
+        """Ends the queued requests that this target could have served and no other can."""
         queued = self.ledger.queued()
         kinds = {kind for kind in self.queues if target.usable(kind) or target.expects(kind)}
         self._end_unservable([r for r in queued if r.request.kind in kinds], reason)
@@ -292,7 +292,7 @@ class Scheduler:
         self._commands.append(Finish(request.id, outcome, reason, run_id, waited_ns, detail))
 
     def _release(self, run: Run) -> None:
-        """Cancels a run if that was the last who waited for it."""
+        """Cancels a run if nobody waits for it any more."""
         if run.waiting or run.cancelled or run.id == self._ending_id:
             return
         if run.id in self.runs:
@@ -303,7 +303,7 @@ class Scheduler:
         return [self.ledger.records[i] for i in run.request_ids if i in run.waiting]
 
     def _lose_runs(self, target: TargetState, reason: str, blameless: bool = False) -> None:
-        """Takes the runs of a target that is gone; only as many as run at once had started."""
+        """Removes the runs of a target that is gone; only the first `width` of them had started."""
         for position, run in enumerate(list(target.runs.values())):
             started = position < target.spec.width and not blameless
             del self.runs[run.id]
@@ -311,10 +311,10 @@ class Scheduler:
             self._retry(run, reason, started=started)
 
     def _retry(self, run: Run, reason: str, started: bool) -> None:
-        """Puts the requests of a run without results back, or fails them.
+        """Requeues the requests of a run that gave no results, or fails them.
 
-        Where one of them may have brought the run down, each runs alone from now on, so that
-        it can't take others with it a second time.
+        If one of them may have caused the failure, each runs alone from now on, so that it can't
+        bring others down a second time.
         """
         shared = len(run.request_ids) > 1
         for record in self._still_waiting(run):
@@ -346,7 +346,7 @@ class Scheduler:
                 self._carry_out(decision)
         except INTERRUPTIONS:
             raise
-        except BaseException as error:  # its failure must lose no request
+        except BaseException as error:  # a failing policy must lose no request
             return error
         return None
 
@@ -408,7 +408,8 @@ class Scheduler:
         size = len(place.requests)
         curve = target.curve(place.offer, place.requests[0].kind)
         expected_ns = curve.predict(size, 0.5)
-        # Quantiles are learned each by itself and may cross, and a policy may count on one below.
+        # Quantiles are learned separately and may cross, and a policy may rely on one below the
+        # median.
         quantiles = quantiles_of(self.policy)
         least_ns = min(expected_ns, *[curve.predict(size, q) for q in quantiles])
         ids = tuple([request.id for request in place.requests])
@@ -449,10 +450,10 @@ class Scheduler:
         record.attempts += 1
         record.queue_ns = self.now_ns - record.arrived_ns
 
-    # -- looking in
+    # -- inspection
 
     def story(self, request_id: int) -> list[StoryEntry]:
-        """All remembered events and commands that concern a request, oldest first."""
+        """The remembered events and commands that concern a request, oldest first."""
         return self._story.of(request_id)
 
     def pending(self) -> Iterator[Request]:
@@ -460,7 +461,7 @@ class Scheduler:
         return (record.request for record in self.ledger.records.values())
 
     def _impossible(self, decision: Decision, why: str, request_id: int | None = None) -> Exception:
-        told = str(decision)  # an offer in it may tell a thousand latencies
+        told = str(decision)  # an offer in it may list a thousand latencies
         told = told if len(told) <= _SHOWN else f"{told[:_SHOWN]}…"
         text = f"{type(self.policy).__name__} decided the impossible: {why}: {told}"
         if request_id is not None:
@@ -471,7 +472,7 @@ class Scheduler:
         """Checks every invariant of the state.
 
         Raises:
-            InvariantError: One does not hold.
+            InvariantError: At least one does not hold.
         """
         broken = violations(self)
         if broken:

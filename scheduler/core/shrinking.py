@@ -1,7 +1,7 @@
-"""In which form the inputs of a batch travel to a target: as they are, if that is in time.
+"""In which form a batch's inputs travel to a target: unchanged, if that is in time.
 
-A result that is in time is worth the same however early it is, and what a smaller form has taken
-from the inputs never comes back. So a smaller form is only for a batch that would be late without.
+A result in time is worth the same however early it is, and a smaller form loses information for
+good. So a smaller form is used only for a batch that would be late without it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from scheduler.core.targets import TargetState
 
 
 def form_for(place: Place | Hedge, target: TargetState, view: View, policy: Policy) -> Form | None:
-    """The form in which a batch is to be sent; None for as it is.
+    """The form in which to send a batch; None to send it unchanged.
 
-    As it is, if all who want their results in time then have them; otherwise the first form in
-    the owner's order with which they have, or the quickest where none is quick enough. What
-    nobody wants in time is never made smaller because it is late anyway.
+    A batch is sent unchanged if all callers that want their results in time then get them.
+    Otherwise it takes the first form in the owner's order with which they do, or the quickest if
+    none is quick enough. A batch whose callers all accept late results is never made smaller merely
+    because it is late anyway.
 
     Args:
         place: The batch.
         target: Where it is sent.
-        view: What is known now.
-        policy: Whose quantile of latency is counted on.
+        view: The scheduler's state.
+        policy: The policy whose latency quantile is used.
     """
     requests, spec = place.requests, target.spec
     forms = spec.forms_for(requests[0].kind)

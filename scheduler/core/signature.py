@@ -1,4 +1,4 @@
-"""What a model takes and gives, apart from how it is run."""
+"""A model's inputs and outputs, independent of how it is run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DTYPES: dict[str, int] = {
     "float32": 4,
     "float64": 8,
 }
-"""Bytes per element of every dtype of numbers that may cross a seam, by its NumPy name."""
+"""Bytes per element of every numeric dtype that requests and results may have, by NumPy name."""
 
 STRING = "string"
-"""The dtype of text in a signature. A tensor of it travels as `S<n>`, NumPy's name for elements of
-n bytes: UTF-8, filled up with zeros to the longest. So no text ends with a zero."""
+"""The dtype of text in a signature. A text tensor travels as `S<n>`, NumPy's name for elements of n
+bytes: UTF-8, padded with zero bytes to the longest. So no text can end with a zero byte."""
 
 _TEXT = re.compile("S([1-9][0-9]{0,8})")
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Bytes per element of a tensor that travels with a dtype; None where none may."""
+    """Bytes per element of a dtype on the wire; None if tensors may not have that dtype."""
     if (size := DTYPES.get(dtype)) is not None:
         return size
     text = _TEXT.fullmatch(dtype)
@@ -38,7 +38,7 @@ def element_bytes(dtype: str) -> int | None:
 
 
 def travels_as(dtype: str, found: str) -> bool:
-    """Whether a tensor that came with dtype `found` is one of a signature's `dtype`."""
+    """Whether a tensor received with dtype `found` matches a signature's `dtype`."""
     return found == dtype or (dtype == STRING and _TEXT.fullmatch(found) is not None)
 
 
@@ -49,7 +49,7 @@ class TensorSpec:
     Attributes:
         name: The tensor's name in the model file.
         dtype: A key of `DTYPES`, or `STRING`.
-        shape: The shape of one item, without the batch dimension; `None` is a free dimension.
+        shape: The shape of one item, without the batch dimension; `None` marks a free dimension.
     """
 
     name: str
@@ -58,7 +58,7 @@ class TensorSpec:
 
 
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    """Whether a shape is one that a spec allows, with any size where that has `None`."""
+    """Whether a shape matches a spec's, in which `None` allows any size."""
     return len(shape) == len(wanted) and all(
         want is None or have == want for have, want in zip(shape, wanted, strict=True)
     )
@@ -69,8 +69,8 @@ class Signature:
     """The inputs and outputs of a model.
 
     Attributes:
-        inputs: What a request must bring, in the file's order.
-        outputs: What an answer holds, in the file's order.
+        inputs: What a request must provide, in the file's order.
+        outputs: What an answer contains, in the file's order.
         batched: True when the first dimension of every tensor in the file is the batch
             dimension (it is then left out of the specs); False when the model takes one
             item at a time and has no such dimension.

@@ -1,8 +1,8 @@
-"""How long items take of other sizes than the one that was measured.
+"""How long items take whose size is not the measured one.
 
-Of a model with free dimensions, as for speech or text, the profile knows items of one size; one
-that is a thousand times as large takes longer. So each size, in steps, has a curve of its own: the
-measured one, times a factor that is learned as such items run.
+The profile of a model with free dimensions, e.g. for speech or text, covers items of one size; an
+item a thousand times as large takes longer. So each size, in steps, has a curve of its own: the
+measured curve, times a factor that is learned as such items run.
 """
 
 from __future__ import annotations
@@ -19,44 +19,47 @@ from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
 
 STEPS = 4
-"""Steps of size to each power of two: what shares a curve differs by less than a quarter."""
+"""Size steps per power of two: items that share a curve differ in size by less than a quarter."""
 
 RECENT = 15
-"""So many batches tell the factor, by their lower quartile: the first item of a shape may take many
-times as long as the next."""
+"""The factor is the lower quartile over this many batches, because the first item of a shape may
+take many times as long as the next."""
 
 FASTER = 0.75
-"""A factor that falls by this was believed for too long; one that rises by it is news."""
+"""A factor that changes by more than this ratio, either way, resets the backoff: the doubted value
+was wrong."""
 
 FINDING = 8
-"""For so many batches the factor is taken anew with each; then the curve learns by itself."""
+"""For the first so many batches the factor is updated with each; then the curve learns by
+itself."""
 
 SURE = 2
-"""So many batches tell a factor to come back to once nothing has confirmed it for a while."""
+"""From this many batches on, a factor may serve as the fallback when a later one goes stale."""
 
 
 def step_of(elements: int) -> int:
-    """The step of size that a number of elements is on."""
+    """The size step of an item with that many elements."""
     shift = max(0, elements.bit_length() - STEPS.bit_length())
     return STEPS * shift + (elements >> shift)
 
 
 def least_elements(step: int) -> int:
-    """The fewest elements on a step, or 1."""
+    """The fewest elements on a step, at least 1."""
     shift = max(0, step // STEPS - 1)
     return max(1, (step - STEPS * shift) << shift)
 
 
 def factor_at(step: int, known: Sequence[tuple[int, float]]) -> float:
-    """How many times as long as measured items on a step may take.
+    """How many times as long as a measured item an item on a step may take.
 
-    Between two steps that are known it lies on a line or a power of size, whichever is lower.
-    Larger items than all are taken to cost as much as the largest, smaller ones as little as their
-    size: what is thought too slow would be refused, and nothing learned.
+    Between two known steps the factor is interpolated linearly and by a power law, and the lower
+    value is used. Items larger than all known ones are assumed to take as long as the largest, and
+    smaller ones in proportion to their size. The guesses are low because an item thought too slow
+    would be refused, and nothing would be learned of it.
 
     Args:
         step: The step.
-        known: Steps, in order, and their factors; at least one.
+        known: Steps in ascending order, with their factors; at least one.
     """
     place = bisect_left(known, (step, 0.0))
     if place == len(known):
@@ -73,17 +76,17 @@ def factor_at(step: int, known: Sequence[tuple[int, float]]) -> float:
 
 
 class SizedCurve(LatencyCurve):
-    """Latency of items of one size, over the size of batches of them.
+    """Latency of items of one size as a function of batch size.
 
     Args:
-        offer: Whose latency it is.
+        offer: The offer whose latency it is.
         step: The size.
         family: The curves of the other sizes.
 
     Attributes:
         step: The size.
-        factor: How many times as long as measured its items took when that was last found; None
-            before the first ran.
+        factor: How many times as long as the measured ones its items took, when that was last
+            determined; None before any ran.
     """
 
     def __init__(self, offer: Offer, step: int, family: SizedCurves) -> None:
@@ -102,11 +105,11 @@ class SizedCurve(LatencyCurve):
 
     @property
     def was_tried(self) -> bool:
-        """Whether something ran that is doubted by now."""
+        """Whether such items have run and what they told has been doubted since."""
         return self._doubted > 0
 
     def suppose(self, guess: float) -> None:
-        """Takes another guess; for a curve of which nothing has run."""
+        """Replaces the guess; for a curve none of whose items has run."""
         self._guess = guess
         self._start_from(guess)
 
@@ -130,11 +133,11 @@ class SizedCurve(LatencyCurve):
             self._family.guess_anew()
 
     def stale_ns(self) -> int | None:
-        """When what was learned is stale, or doubted if nothing has confirmed it for long."""
+        """When what was learned becomes stale, or the fallback after that doubted."""
         return self._doubted_ns if self._observed_ns is None else super().stale_ns()
 
     def forget(self) -> None:
-        """Falls back to the least factor that it had, and when that is doubted to a guess."""
+        """Falls back to the lowest factor so far and, once that is doubted, to a guess."""
         self._found = 0
         observed_ns = self._observed_ns
         if observed_ns is not None:
@@ -147,7 +150,7 @@ class SizedCurve(LatencyCurve):
             self._recent.clear()
             self._guess = self._scale = self._family.guess(self)
         super().forget()
-        if observed_ns is None:  # and with it what was guessed by it of sizes that never ran
+        if observed_ns is None:  # guesses for sizes that never ran were based on it
             self._family.guess_anew(tried=False)
 
     def _start_from(self, factor: float) -> None:
@@ -155,7 +158,7 @@ class SizedCurve(LatencyCurve):
         self._seed()
 
     def _profile(self, size: int) -> tuple[int, ...]:
-        """Larger items take longer, but are disturbed as much as the measured ones, not more."""
+        """Scales the median; noise keeps its absolute size, or shrinks with smaller items."""
         measured_ns = self.offer.latency_ns[size]
         median_ns = drift.median(measured_ns)
         middle_ns, spread = self._scale * median_ns, min(1.0, self._scale)
@@ -166,17 +169,17 @@ class SizedCurves:
     """The curves of one offer, for items of every size.
 
     Args:
-        measured: That of the size that was measured.
+        measured: The curve of the measured size.
     """
 
     def __init__(self, measured: LatencyCurve) -> None:
-        """Knows one size."""
+        """Starts with the measured size alone."""
         self._measured = measured
         self._at = step_of(measured.offer.elements(measured.offer.item_shapes))
         self._others: dict[int, SizedCurve] = {}
 
     def curve(self, shapes: Shapes) -> LatencyCurve:
-        """That of the size that items of these shapes have."""
+        """The curve for items of these shapes."""
         step = step_of(self._measured.offer.elements(shapes))
         if step == self._at:
             return self._measured
@@ -186,25 +189,25 @@ class SizedCurves:
         return curve
 
     def all(self) -> Iterable[LatencyCurve]:
-        """Those that were asked for, and the measured one."""
+        """The measured curve, and those that were asked for."""
         return [self._measured, *self._others.values()]
 
     def guess_anew(self, tried: bool = True) -> None:
-        """Says what is now known to the curves of which nothing has run, or only long ago.
+        """Updates the guesses of the curves of which nothing has run, or only long ago.
 
         Args:
-            tried: Whether to those as well of which something ran long ago.
+            tried: Whether to include curves of which something ran long ago.
         """
         for curve in self._others.values():
             if curve.factor is None and (tried or not curve.was_tried):
                 curve.suppose(self.guess(curve))
 
     def guess(self, curve: SizedCurve) -> float:
-        """How many times as long as measured items of a size may take, by those of other sizes."""
+        """The factor that a size may have, judging by the other sizes."""
         return factor_at(curve.step, self.known(but=curve))
 
     def known(self, but: SizedCurve | None = None) -> list[tuple[int, float]]:
-        """How many times as long as measured items of each size take, as `factor_at` wants it."""
+        """The known factor of each size, in the form that `factor_at` takes."""
         others = [each for each in self._others.values() if each is not but]
         found = [(each.step, each.factor) for each in others if each.factor is not None]
         return sorted([*found, (self._at, 1.0)])

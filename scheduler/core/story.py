@@ -1,4 +1,4 @@
-"""What happened, so that it can be told why."""
+"""What happened to a request and why: a log of events, commands and the policy's waits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from scheduler.core.policy import Wake
 from scheduler.core.values import sealed
 
 What = Event | Command | Wake
-"""What a story is made of; a policy's wish to wait is part of it, because it has a reason."""
+"""What a story consists of. A policy's wish to wait is part of it, because it has a reason."""
 
 
 @sealed(frozen=True, slots=True)
 class StoryEntry:
-    """One event, command or wish to wait, and when it was."""
+    """One event, command or wish to wait, and its time."""
 
     at_ns: int
     what: What
@@ -34,32 +34,32 @@ class Story:
     """The last events and commands, oldest first; older ones are forgotten."""
 
     def __init__(self, entries: int) -> None:
-        """Remembers at most that many entries."""
+        """Starts empty; keeps at most that many entries."""
         self._log: deque[tuple[int, What]] = deque(maxlen=entries)
 
     def add(self, at_ns: int, what: What) -> None:
-        """Remembers an event, or a wish."""
+        """Adds an event or a wish."""
         self._log.append((at_ns, what))
 
     def add_all(self, at_ns: int, commands: Iterable[Command]) -> None:
-        """Remembers the commands of one moment."""
+        """Adds the commands of one moment."""
         self._log.extend([(at_ns, command) for command in commands])
 
     def of(self, request_id: int) -> list[StoryEntry]:
-        """All remembered entries that concern a request."""
+        """The remembered entries that concern a request."""
         life = Life(request_id)
         return [StoryEntry(at_ns, what) for at_ns, what in self._log if life.holds(what)]
 
 
 class Life:
-    """Follows one request through a log that is read from its submission on.
+    """Follows one request through a log, read from the request's submission on.
 
     Attributes:
-        runs: Those that it is part of, and their targets.
+        runs: The target of each run that the request is part of, by run id.
     """
 
     def __init__(self, request_id: int) -> None:
-        """Nothing has been read."""
+        """Starts before the first entry."""
         self._id = request_id
         self._waiting = False
         self.runs: dict[int, str] = {}

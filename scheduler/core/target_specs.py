@@ -10,7 +10,7 @@ from scheduler.core.requests import RequestClass, Shapes
 from scheduler.core.values import sealed
 
 Tensors = tuple[str, Shapes]
-"""A model and the shapes of a request's inputs, as in `RequestClass`; all such are of one size."""
+"""A model and input shapes, as in `RequestClass`; requests alike in these have the same size."""
 
 UJ_PER_KWH = 3.6e12
 """Microjoules in a kilowatt-hour."""
@@ -21,23 +21,23 @@ class TargetSpec:
     """A target as it announces itself.
 
     Attributes:
-        id: E.g. `cpu:0`.
-        offers: What it can run, with measured latency.
-        slots: How many batches it may hold: those that run and those that wait ahead.
-        lead_ns: How long it is idle between two batches if the second is only sent when the first
-            is known to be done. So long before it becomes free the next one is sent, unless the
-            end of what runs is too uncertain for that; see `TargetState`.
+        id: Its id, e.g. `cpu:0`.
+        offers: What it can run, with measured latencies.
+        slots: How many batches it may hold, running and waiting ahead.
+        lead_ns: How long it is idle between two batches if the second is sent only once the first
+            is known to be done. The next batch is sent this long before the target becomes free,
+            unless the end of the running one is too uncertain; see `TargetState`.
         cost_per_request: What each request that runs there costs, in any unit of money.
         cost_per_s: What each second of execution there costs, in the same unit.
-        remote: Whether tensors leave the box to get there.
-        width: How many of its batches truly run at once; 1 where they run one after the other.
-        transfer_ns: How long a batch takes to get there: for the message itself, and for each
-            byte of its tensors. Two numbers, of which the second may be a fraction.
-        peer: Whether it is another box's scheduler: what is known of it is a report of some age,
-            and others send there too.
-        too_large: Requests with such tensors are more than it takes, in bytes or in money.
-        cost_per_kwh: What a kilowatt-hour costs there, in the same unit.
-        forms: The smaller forms that inputs may have on the way there; those of each model in its
+        remote: Whether tensors leave this box to get there.
+        width: How many of its batches run concurrently; 1 if they run one after the other.
+        transfer_ns: How long a batch takes to get there: nanoseconds for the message itself, and
+            nanoseconds per byte of its tensors, which may be a fraction.
+        peer: Whether it is another box's scheduler, of which only reports are known, and to which
+            other boxes send as well.
+        too_large: The tensors of requests that it refuses as too large or too expensive.
+        cost_per_kwh: What one kilowatt-hour costs there, in the same unit.
+        forms: The smaller forms in which inputs may travel there; those of each model are in its
             owner's order of preference.
 
     Raises:
@@ -59,7 +59,7 @@ class TargetSpec:
     forms: tuple[Form, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuses what could never run anything."""
+        """Refuses a spec that could never run anything."""
         if self.slots < 1 or self.lead_ns < 0:
             raise ValueError(f"target {self.id!r} needs slots of 1 or more and a lead of 0 or more")
         if not 1 <= self.width <= self.slots:
@@ -70,45 +70,46 @@ class TargetSpec:
 
     @property
     def is_paid(self) -> bool:
-        """Whether somebody sends a bill for what runs there, as a cloud does.
+        """Whether what runs there is billed, as in a cloud.
 
-        Energy is none: what a device draws is a reason to prefer another, not to spare it.
+        Energy does not count: its cost makes another device preferable, but is no reason to avoid
+        this one.
         """
         return bool(self.cost_per_request or self.cost_per_s)
 
     @property
     def is_dear(self) -> bool:
-        """Whether what runs there may cost what it does not elsewhere: money, or precision."""
+        """Whether running there may cost something extra: money, or precision."""
         return self.is_paid or bool(self.forms)
 
     def cost(self, requests: int, execution_ns: int, energy_uj: float) -> float:
-        """What a batch there costs, with the energy that `Offer.energy` tells of it."""
+        """What a batch costs there, given its energy from `Offer.energy`."""
         energy = self.cost_per_kwh * energy_uj / UJ_PER_KWH
         return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9 + energy
 
     def transfer(self, size_bytes: int, form: Form | None = None) -> int:
-        """How long tensors of that size take to get there, in nanoseconds."""
+        """How long a message with tensors of that size takes to get there, in nanoseconds."""
         return self.transfer_ns[0] + self.carry_ns(size_bytes, form)
 
     def carry_ns(self, size_bytes: int, form: Form | None = None) -> int:
-        """The same without what a message takes that has none: the time of their bytes alone."""
+        """The part of `transfer` that the bytes alone take, without that of an empty message."""
         byte_ns = self.transfer_ns[1]
         if form is not None:
             byte_ns = byte_ns * form.share + form.byte_ns
         return int(byte_ns * size_bytes)
 
     def forms_for(self, kind: RequestClass) -> tuple[Form, ...]:
-        """The smaller forms that requests of a class may have."""
+        """The smaller forms that requests of a class may take."""
         if kind.exact or not self.forms:
             return ()
         return tuple([form for form in self.forms if form.model == kind.model])
 
     def form_named(self, model: str, name: str) -> Form | None:
-        """The form of a model that has a name; None where there is none."""
+        """A model's form with this name; None if there is none."""
         return next((f for f in self.forms if f.model == model and f.name == name), None)
 
     def quickest_ns(self, kind: RequestClass, size_bytes: int) -> int:
-        """The time of the bytes of tensors of a class, in whatever form is the quickest."""
+        """The transfer time of the bytes of a class's tensors, in whatever form is quickest."""
         as_it_is_ns = self.carry_ns(size_bytes)
         if not self.forms:
             return as_it_is_ns
@@ -117,9 +118,10 @@ class TargetSpec:
 
 
 def reached_over(spec: TargetSpec, base_ns: int, byte_ns: float) -> TargetSpec:
-    """The same target at the other end of a way that takes so long, for a message and per byte.
+    """The same target, reached over a link that takes this long per message and per byte.
 
-    The next batch leaves as much earlier. A way that takes no time changes nothing.
+    The next batch leaves earlier by the time per message. A link that takes no time changes
+    nothing.
     """
     if not base_ns and not byte_ns:
         return spec

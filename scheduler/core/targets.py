@@ -1,4 +1,4 @@
-"""What each target is doing now, and when it takes the next batch."""
+"""What each target is doing, and when it takes the next batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from scheduler.core.sizes import SizedCurves
 from scheduler.core.target_specs import TargetSpec
 
 SURE = 4
-"""A batch is sent ahead where the end of what runs is known to within so many leads. Else it would
-mostly be settled far too early what runs next: what comes meanwhile may be more urgent, or fill the
-batch, and another target may be free first. That is worth more than the lead that it saves."""
+"""A batch is sent ahead only if the end of the running one is known to within this many leads.
+Otherwise the choice would mostly be made far too early: more urgent requests may arrive, the batch
+may fill up, or another target may be free first. That is worth more than the lead saved."""
 
 
 @dataclass(slots=True)
@@ -26,15 +26,16 @@ class Run:
         id: Unique within one scheduler.
         target_id: Where it is.
         offer: The variant that runs.
-        request_ids: The batch, in order.
-        waiting: Those of the batch for whom somebody still waits.
+        request_ids: The ids of its requests, in order.
+        waiting: The ids of those requests of the batch that a caller still waits for.
         dispatched_ns: When it was sent.
         expected_ns: Predicted execution time (median).
         transfer_ns: Predicted time to get there.
-        requests: The batch itself.
-        cancelled: Whether the target was told that nobody waits any more.
-        started_ns: When it is thought to have begun, where several run at once; else None.
-        spread_ns: By how much it may take longer than `expected_ns`: nineteen of twenty don't.
+        requests: The requests of the batch, in order.
+        cancelled: Whether the target was told that nobody waits for it any more.
+        started_ns: When it is assumed to have started, on a target that runs several at once; else
+            None.
+        spread_ns: How far it may exceed `expected_ns`; nineteen of twenty stay within that.
     """
 
     id: int
@@ -53,20 +54,21 @@ class Run:
 
 @dataclass(slots=True)
 class TargetState:
-    """What the scheduler knows of one target, which runs its batches in the order they came.
+    """What the scheduler knows of one target, which runs its batches in order of arrival.
 
     Attributes:
-        spec: As announced.
+        spec: The spec as last announced.
         up: Whether it takes work.
-        returns_ns: While it is down, when it is expected back; None when it is not.
-        runs: What it holds, oldest first.
+        returns_ns: While it is down, when it is expected back; None if it is not.
+        runs: The runs it holds, oldest first.
         offers: What it can run, by model, in the owner's order of preference.
         last_done_ns: When it last finished a run.
-        closed_until_ns: Until then it takes no new batch, although it is up.
-        grandfathered: How many batches it held when its slots last changed; it keeps them.
-        told_ns: When it was last said what it is like.
+        closed_until_ns: The time until which it takes no new batch, although it is up.
+        grandfathered: How many batches from before its spec last changed it still holds; these may
+            exceed its slots.
+        told_ns: When it last reported.
         up_ns: When it came up.
-        awaited: What the former target of its id could run, while it has yet to report that.
+        awaited: Offers of its predecessor with the same id that it has yet to report itself.
     """
 
     spec: TargetSpec
@@ -95,8 +97,8 @@ class TargetState:
     def add_offers(self, offers: Iterable[Offer]) -> None:
         """Adds offers, or replaces those of the same model and variant.
 
-        What was learned of an offer stays when it is repeated as it was; a new measurement
-        starts afresh, because it says more than what was learned before it.
+        What was learned of an offer is kept if the same offer is repeated. A new measurement starts
+        afresh, because it is better than what was learned before it.
         """
         for offer in offers:
             known = self.offers.get(offer.model, [])
@@ -126,7 +128,7 @@ class TargetState:
         return [offer for offer in offers if offer.variant == kind.variant]
 
     def expects(self, kind: RequestClass) -> bool:
-        """Whether an offer is awaited that would serve a class."""
+        """Whether an awaited offer would serve a class."""
         if kind.local and self.spec.remote:
             return False
         variants = [offer.variant for offer in self.awaited if offer.model == kind.model]
@@ -136,8 +138,9 @@ class TargetState:
         """The latency of one of its offers over batch size.
 
         Args:
-            offer: One that it has.
-            kind: Requests of the size that is asked about; without it, that which was measured.
+            offer: One of its offers.
+            kind: The class of the requests, for the size of their items; without it, the measured
+                size.
         """
         key = offer.model, offer.variant
         if kind is not None and key in self._sized:
@@ -145,7 +148,7 @@ class TargetState:
         return self._curves[key]
 
     def observe(self, run: Run, now_ns: int) -> None:
-        """Learns from a run that is done now, unless its offer has been replaced meanwhile."""
+        """Learns from a run that is done now, unless its offer has been replaced since."""
         curve = self.curve(run.offer, run.requests[0].kind if run.requests else None)
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
@@ -153,7 +156,7 @@ class TargetState:
             self._stale_ns = self._stale_ns or curve.stale_ns()
 
     def calibration(self) -> list[Calibration]:
-        """How well its predictions were kept, over all that it can run, by ascending quantile."""
+        """How well its predictions held, over all its offers, by ascending quantile."""
         tallies: dict[float, list[int]] = {}
         for curve in self._all_curves():
             for promised, batches, kept in curve.calibration():
@@ -163,7 +166,7 @@ class TargetState:
         return [Calibration(promised, *tally) for promised, tally in sorted(tallies.items())]
 
     def refresh(self, now_ns: int) -> bool:
-        """Forgets what has not been confirmed for long; whether there was such."""
+        """Forgets stale predictions; returns whether there were any."""
         if self._stale_ns is None or now_ns < self._stale_ns:
             return False
         ahead: list[int] = []
@@ -177,7 +180,7 @@ class TargetState:
         return count > 0
 
     def sizes(self) -> Iterator[tuple[Offer, list[tuple[int, float]]]]:
-        """Its offers of models that take inputs of any size, and what each size takes."""
+        """Its offers of models with inputs of any size, and the known factor of each size."""
         for key, sized in self._sized.items():
             yield self._curves[key].offer, sized.known()
 
@@ -191,7 +194,7 @@ class TargetState:
     # -- what it does
 
     def change(self, spec: TargetSpec, closed_until_ns: int) -> None:
-        """Takes over what is known of it from now on; what it runs goes on."""
+        """Adopts a new spec; its runs go on."""
         self.spec = spec
         self.closed_until_ns = closed_until_ns
         self.grandfathered = len(self.runs)
@@ -199,7 +202,7 @@ class TargetState:
         self._plan()
 
     def begin(self, run: Run) -> None:
-        """Takes a run in."""
+        """Adds a run."""
         self.runs[run.id] = run
         self._transfer_ns = run.transfer_ns
         base_ns, byte_ns = self.spec.transfer_ns
@@ -209,7 +212,7 @@ class TargetState:
         self._plan()
 
     def end(self, run: Run, now_ns: int, started: bool) -> None:
-        """Lets a run go that is over; one that never started took no time."""
+        """Removes a run that is over; one that never started took no time."""
         del self.runs[run.id]
         self.grandfathered = min(self.grandfathered, len(self.runs))
         if started:
@@ -219,7 +222,7 @@ class TargetState:
         self._plan()
 
     def _plan(self) -> None:
-        """Reckons anew when it is free, which only changes with what it holds."""
+        """Recomputes when it is free and opens, which changes only with its runs or its spec."""
         if self.spec.width > 1:
             self._plan_lanes()
         elif self.runs:
@@ -239,11 +242,11 @@ class TargetState:
             self._opens_ns = max(self._opens_ns, self._way_begun_ns)
 
     def _spread_ns(self) -> int:
-        """How uncertain the end of what it holds is."""
+        """How uncertain the end of its runs is."""
         return sum([run.spread_ns for run in self.runs.values()])
 
     def _plan_lanes(self) -> None:
-        """Where several batches run at once, the next one starts when the first of them is done."""
+        """Plans for several batches at once: the next one starts when the first of them is done."""
         runs = list(self.runs.values())
         lanes = []
         for run in runs[: self.spec.width]:
@@ -258,14 +261,14 @@ class TargetState:
             self._behind_ns = lanes[0] - self._head_done_ns
 
     def _started_ns(self, run: Run) -> int:
-        """When a run began that is, or was, next: once it was there, and what was before done."""
+        """When a run at the head starts or started: once it arrived and the one before was done."""
         return max(run.dispatched_ns + run.transfer_ns, self.last_done_ns)
 
     def free_ns(self, now_ns: int) -> int:
-        """When it is predicted to start another batch; at least `now_ns`.
+        """When it is predicted to be free for another batch; at least `now_ns`.
 
-        A run that is overdue is expected to need as long again as it is overdue, so that a
-        target that hangs looks worse the longer it does.
+        An overdue run is expected to take as long again as it is overdue, so a target that hangs
+        looks worse the longer it hangs.
         """
         if len(self.runs) < self.spec.width:
             free_ns = now_ns
@@ -275,7 +278,7 @@ class TargetState:
         return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
 
     def way_wait_ns(self, now_ns: int) -> int:
-        """How long the bytes of a batch wait for those before it on the way there."""
+        """How long a batch sent now waits for the bytes of earlier ones on the link."""
         return max(0, self._way_free_ns - now_ns)
 
     def has_slot(self) -> bool:
@@ -283,9 +286,9 @@ class TargetState:
         return self.up and len(self.runs) < self.spec.slots
 
     def back_ns(self, now_ns: int) -> int | None:
-        """When it takes batches again that does not now; None if that is not expected.
+        """When it takes batches, or takes them again; None if that is not expected.
 
-        One that is overdue is expected to need as long again as it is overdue, as runs are.
+        An overdue target is expected to take as long again as it is overdue, like a run.
         """
         if self.up:
             return self.closed_until_ns
@@ -293,12 +296,12 @@ class TargetState:
         return back_ns if back_ns is None or back_ns >= now_ns else 2 * now_ns - back_ns
 
     def opens_ns(self) -> int | None:
-        """When the next batch should be sent, given a slot: a lead before it was to be free.
+        """When the next batch should be sent, given a free slot: a lead before the target is free.
 
-        Or earlier, by as much as the last batch took to get there: tensors need time on a link.
-        But not while one waits for another on the way: what comes meanwhile may be more urgent.
-        One may, so that a way that is better than is known has something to carry.
-        None is once what runs is done, however long that takes.
+        If the last batch took longer than a lead to get there, the next is sent that much ahead,
+        because tensors need time on the link. At most one batch may queue for the link, since more
+        urgent requests may arrive. One may, so that a link that is faster than known is kept busy.
+        None means once a running batch is done, however long that takes.
         """
         return self._opens_ns
 

@@ -1,13 +1,14 @@
-"""In which order boxes are asked: the better of two by chance first.
+"""The order in which boxes are tried: repeatedly the better of two drawn at random.
 
-What is known of another box is as old as its last report. If everybody took the one that looks
-best, all would take the same one, and it would be the worst by the time they are there. Of two
-that are drawn, the less loaded one still is nearly as good as the best of all, and nobody draws
-the same two.
+What is known of another box is as old as its last report. If every box sent work to the one that
+looks best, all would choose the same one, and it would be the most loaded by the time the work
+arrives (herding). The less loaded of two randomly drawn boxes is nearly as good as the best of all,
+and different boxes draw different pairs.
 
 Source: M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12(10),
-2001, and "How Useful Is Old Information?", IEEE TPDS 11(1), 2000. Chance starts from the time of
-the event: the same events bring the same order, and two boxes never read the same clock.
+2001, and "How Useful Is Old Information?", IEEE TPDS 11(1), 2000. The random sequence is seeded
+with the time of the event. So the same events give the same order, and two boxes, whose clocks
+differ, draw differently.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from scheduler.core.targets import TargetState
 
 
 def nearest_first(targets: Iterable[TargetState], now_ns: int) -> list[TargetState]:
-    """The devices of this box, then other boxes in an order of chance, then all else.
+    """The devices of this box, then other boxes in randomised order, then all else.
 
     Args:
-        targets: Those that take work.
+        targets: The targets that take work.
         now_ns: The time of the event.
     """
     local: list[TargetState] = []
@@ -35,7 +36,7 @@ def nearest_first(targets: Iterable[TargetState], now_ns: int) -> list[TargetSta
 
 
 def _drawn(peers: list[TargetState], chance: Chance) -> list[TargetState]:
-    """Again and again the less loaded of two, until none is left; empties `peers`."""
+    """Repeatedly takes the less loaded of two drawn peers until none is left; empties `peers`."""
     order: list[TargetState] = []
     while len(peers) > 1:
         first = chance.below(len(peers))
@@ -46,5 +47,5 @@ def _drawn(peers: list[TargetState], chance: Chance) -> list[TargetState]:
 
 
 def _load(target: TargetState) -> float:
-    """How full it is: what was sent there since its report counts against the room it has left."""
+    """How full a box is: batches sent there, relative to the capacity its last report left."""
     return (len(target.runs) + 1) / target.spec.width

@@ -1,9 +1,9 @@
-"""Immutable values: `value` where they are made often, `sealed` where they must hold.
+"""Immutable values: `value` for those created often, `sealed` for those that must stay frozen.
 
-A frozen dataclass sets each field through `object.__setattr__`, so that one of seven fields takes
-five times as long to make as one that isn't frozen. What is made anew for every request is
-therefore frozen for the type checker alone, which holds everybody who reads it to that. What is
-made seldom, and read by policies of others, is frozen for them as well.
+A frozen dataclass sets each field through `object.__setattr__`, so creating one with seven fields
+takes five times as long as creating one that isn't frozen. Values created for every request are
+therefore frozen for the type checker only. Values created rarely, and read by third-party policies,
+are frozen at run time too.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ else:
     T = TypeVar("T")
 
     def value(*, frozen: bool, slots: bool) -> Callable[[type[T]], type[T]]:
-        """`dataclass` with equality and a hash by its fields, frozen in the eyes of mypy."""
+        """A `dataclass` compared and hashed by its fields, frozen only for mypy."""
         return _pickled_as_a_call(dataclass(slots=slots, unsafe_hash=frozen))
 
     def sealed(*, frozen: bool, slots: bool) -> Callable[[type[T]], type[T]]:
-        """`dataclass`, frozen for everybody."""
+        """A `dataclass` that is frozen at run time too."""
         return _pickled_as_a_call(dataclass(frozen=frozen, slots=slots))
 
     def _pickled_as_a_call(made: Callable[[type[T]], type[T]]) -> Callable[[type[T]], type[T]]:
-        """What mypyc has compiled can't be made without its fields, and frozen ones not be set."""
+        """Pickles by calling the class: compiled classes can't be created empty and then filled."""
 
         def make(kind: type[T]) -> type[T]:
-            kind.__reduce__ = _by_fields  # before, for mypyc goes on with what it gave
+            kind.__reduce__ = _by_fields  # first: mypyc keeps the class made below
             return made(kind)
 
         return make

@@ -1,1 +1,1 @@
-"""The impure shell around the core: one actor per box that owns the clock, the links and doors."""
+"""The impure shell around the core: one actor per box owns the clock, the links and the doors."""

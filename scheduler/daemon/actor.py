@@ -1,4 +1,4 @@
-"""The Ray actor that is the scheduler of a box: the core's driver and the doors on one loop."""
+"""The Ray actor that is a box's scheduler: the core's driver and the doors, on one event loop."""
 
 from __future__ import annotations
 
@@ -52,35 +52,36 @@ T = TypeVar("T")
 log = structlog.get_logger()
 
 _CALLERS = "callers"
-"""Threads of their own for `infer`, so that many callers don't keep the agent from asking."""
+"""Concurrency group of `infer`, whose own threads let the agent's calls through under load."""
 
 _GC_THRESHOLD = 50_000
-"""Collections of cyclic garbage are rare: the hot path makes none, and each one is a pause."""
+"""Cyclic garbage is collected rarely: the hot path makes none, and each collection is a pause."""
 
 _WORKERS_S = 5.0
-"""How long doors that open again wait for workers, which may have died with the scheduler."""
+"""How long a restarted scheduler waits for its workers, which may have died with it, before it
+opens its doors."""
 
 _READING_S = 1.0
-"""So long a configuration and its policy may be read before `status` says that they are."""
+"""`status` mentions a configuration reload that has taken longer than this."""
 
 LISTENING = "listening.json"
-"""Beside the socket for doors: where all doors of the box listen, which only the agent knows."""
+"""File beside the doors' socket: the addresses of all doors of the box, written by the agent."""
 
 HUNG_POLICY = "hung-policy.json"
-"""Beside it as well: what one scheduler leaves for the next of a policy that came to no end."""
+"""Another file there: a note for the next scheduler about a policy that hung."""
 
 
 class SchedulerProcess:
-    """A driver and its doors, on an event loop in a thread of its own.
+    """A driver and its doors, on an event loop in its own thread.
 
     Args:
         config: The box's configuration.
-        config_file: Where it came from, for `reload`; None if nowhere.
-        over: What counts more than the file, as in `load_config`.
+        config_file: The file that `reload` reads again; None if there is none.
+        over: Settings that override the file, as in `load_config`.
         links: The unix socket of each device's worker.
-        cores: The CPU cores to run on; empty leaves that to the system.
-        door_socket: Where the doors in processes of their own reach it; beside it may be a file
-            `LISTENING` with the addresses of all.
+        cores: The CPU cores to run on; empty leaves the choice to the system.
+        door_socket: The socket for doors that run in processes of their own. The file `LISTENING`
+            beside it may hold the addresses of all doors.
     """
 
     @tried_again("the scheduler", OSError, ConfigError)
@@ -96,8 +97,8 @@ class SchedulerProcess:
         """Opens the doors; returns once they are open.
 
         Raises:
-            OSError: A door's address can't be had.
-            ConfigError: The tokens can't be read, or the policy can't be made.
+            OSError: A door's address can't be bound.
+            ConfigError: The tokens can't be read, or the policy can't be loaded.
         """
         set_up_logging(config.log)
         if is_brought_back():
@@ -106,7 +107,7 @@ class SchedulerProcess:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
-        # A scheduler that Ray brought back begins with what the file says by now.
+        # A scheduler that Ray restarted begins with the current content of the file.
         begun = reloaded(config, config_file, over)
         self._config, self._not_taken = begun.config, begun.not_taken
         self._not_taken_secrets: list[str] = []
@@ -129,41 +130,41 @@ class SchedulerProcess:
         gc.set_threshold(_GC_THRESHOLD)
 
     def addresses(self) -> list[str]:
-        """Where the doors are."""
+        """The addresses of the native doors."""
         return self._addresses
 
     def status(self) -> dict[str, Any]:
-        """What the box is doing; the answer to `status` at every door."""
+        """The state of the box; every door answers `status` with it."""
         return self._wait(self._status())
 
     def models(self) -> dict[str, Any]:
-        """What the box can run; the answer to `models` at every door."""
+        """The models that the box can run; every door answers `models` with it."""
         return self._wait(self._models())
 
     def give_up(self, device_id: str, reason: str) -> None:
-        """A device can't be used, unless its worker comes after all; the status says why."""
+        """Notes in the status why a device can't be used; its worker may still connect later."""
         said = self._driver.on_progress, device_id, 0, 0, f"not used: {reason}"
         self._loop.call_soon_threadsafe(*said)
 
     def reload(self) -> None:
-        """Takes over what the configuration file says by now and can be changed while running.
+        """Applies those changes of the configuration file that need no restart.
 
-        Tokens and certificates at once. The policy is made in a thread of its own, which is not
-        waited for: to import what it needs may take seconds, for which all else would wait.
+        Tokens and certificates are applied before this returns. The policy is loaded in another
+        thread, in the background, because its imports may take seconds.
         """
         self._wait(self._take_secrets())
         self._is_stale = True
         threading.Thread(target=self._read, name="laxity-reload", daemon=True).start()
 
     def _read(self) -> None:
-        """Reads the file, unless another thread is at it, which then does so once more."""
+        """Reads the file; if another thread is already reading it, that thread reads it again."""
         while self._is_stale and self._reloading.acquire(blocking=False):
             self._is_stale = False
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self._config, self._config_file, self._over)
                 self._wait(self._take(read))
-            except Exception as error:  # whatever it is: later changes are to be heard of
+            except Exception as error:  # whatever it is: later changes must still be read
                 log.exception("configuration not taken over", file=str(self._config_file))
                 self._not_taken = [f"{self._config_file}: {error!r}"]
             finally:
@@ -171,18 +172,18 @@ class SchedulerProcess:
                 self._reloading.release()
 
     def drain(self, seconds: float) -> int:
-        """Admits nothing more and waits for what is held; how many had to be cancelled."""
+        """Stops admission and waits for held requests; returns how many had to be cancelled."""
         return self._wait(self._drain(seconds))
 
     @ray.method(concurrency_group=_CALLERS)
     def infer(
         self, model: str, inputs: Mapping[str, Any], deadline_ms: float, **options: Any
     ) -> Result:
-        """One inference for code inside the cluster: `scheduler.infer.remote(...)`.
+        """Runs one inference for code inside the cluster: `scheduler.infer.remote(...)`.
 
-        The deadline counts from when the call is here. Options are `variant`, `priority`, `weight`,
-        `accept_late` and `exact` of `scheduler.Client.infer`, and so are the errors; one arrives as
-        Ray's, with this one as its cause.
+        The deadline counts from the arrival of the call. The options `variant`, `priority`,
+        `weight`, `accept_late` and `exact` and the errors are those of `scheduler.Client.infer`;
+        Ray wraps an error in its own, with the original as its cause.
         """
         return self._direct.infer(model, inputs, deadline_ms, **options)
 
@@ -217,7 +218,7 @@ class SchedulerProcess:
             self._driver.add_device(device_id, path)
         add_clouds(config, self._driver)
         if is_brought_back():
-            # Its clients send again what they were waiting for, as soon as a door opens.
+            # Clients resubmit what was in flight as soon as a door opens.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
         self._tls = server_context(config.tls) if config.tls is not None else None
@@ -256,12 +257,12 @@ class SchedulerProcess:
 
     def _take_policy(self, was: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
         config = self._config.policy
-        # One that failed is tried again: what it needs may be there by now.
+        # A policy that failed is tried again: what it lacked may exist by now.
         is_new = config != was or files != self._policy_files
         if is_new or self._driver.fell_back:
             self._policy_files = files
             self._hung_policy.forget()
-            self._driver.take_policy(policy, config.name, config.options)  # it decides, or hangs
+            self._driver.take_policy(policy, config.name, config.options)  # may hang
 
     async def _take_secrets(self) -> None:
         config, self._not_taken_secrets = self._config, []
@@ -278,9 +279,9 @@ class SchedulerProcess:
         self._door.take_access(access)
 
     def _end_for_policy(self, why: str) -> None:
-        """Ends the process, whose loop nothing else can end; Ray brings the next.
+        """Ends the process, because nothing else can end its hung loop; Ray starts the next.
 
-        That one does without the policy. What clients wait for they send again.
+        The next one runs without the policy, and clients resubmit their requests.
         """
         policy = self._config.policy
         if self._driver.policy == (policy.name, policy.options):
@@ -292,7 +293,7 @@ class SchedulerProcess:
         self._not_taken_secrets.append(str(error))
 
     def _not_taken_yet(self) -> list[str]:
-        """What is read just now, where that takes longer than it does as a rule."""
+        """A line for the status while a reload takes unusually long; empty otherwise."""
         since_s = self._reading_since_s
         took_s = 0.0 if since_s is None else time.monotonic() - since_s
         if took_s < _READING_S:
@@ -306,7 +307,7 @@ class SchedulerProcess:
         return self._door.admission.describe_models()
 
     def _listening(self) -> list[str]:
-        """Where all doors are; until the agent has opened those of other processes, its own."""
+        """The addresses of all doors; only this process's own until the agent has opened all."""
         if not self._all_addresses:
             with contextlib.suppress(OSError, ValueError):
                 self._all_addresses = json.loads(self._listening_file.read_text())
@@ -351,7 +352,7 @@ class SchedulerProcess:
         if tasks is not None:
             await tasks.desk.close()
         self._door.close()
-        # A large answer takes its time on a slow link, and with the process it would be lost.
+        # A large answer takes a while on a slow link, and would be lost if the process ended.
         await self._door.wait_closed(end_s - time.monotonic())
         if self._neighbours is not None:
             await self._neighbours.close()
@@ -368,7 +369,7 @@ class SchedulerProcess:
 
 
 def _bound(address: Address, server: asyncio.AbstractServer | UnixDoor) -> str:
-    """The address with the port that the system chose, where it was left open."""
+    """The address, with the port that the system chose where none was given."""
     if address.path is not None:
         return str(address)
     port = cast(asyncio.Server, server).sockets[0].getsockname()[1]

@@ -1,4 +1,4 @@
-"""From the end of a request in the core to what its caller is told."""
+"""Turns the end of a request in the core into the answer to its caller."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from workers.link import Packed
 
 
 class Pending(NamedTuple):
-    """A request that has not ended, and when it came."""
+    """A request that has not ended, and when it arrived."""
 
     submission: Submission
     arrived_ns: int
 
 
 class Results(NamedTuple):
-    """What came of a run, until the core has said whom it is for."""
+    """The results of a run, kept until the core has finished its requests."""
 
     dispatch: Dispatch
     offer: Offer
@@ -32,12 +32,12 @@ class Results(NamedTuple):
 
 
 def answer_of(finish: Finish, results: Results | None, total_ns: int) -> Answer:
-    """What a caller is told.
+    """The answer to a caller.
 
     Args:
         finish: How the request ended.
-        results: What came of its run; None where no run did.
-        total_ns: How long all of it took.
+        results: The results of its run; None if no run ended it.
+        total_ns: The time from arrival to answer.
     """
     answer = Answer(finish.outcome, finish.reason, finish.detail)
     if results is None:

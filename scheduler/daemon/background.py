@@ -1,4 +1,4 @@
-"""The seam between the driver and work that runs only where requests leave room."""
+"""The seam between the driver and background work, which runs only where requests leave room."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Background(Protocol):
-    """Work below all requests."""
+    """Work that ranks below all requests."""
 
     def make_way(self, arriving: Sequence[Submission]) -> None:
-        """Requests are about to be submitted: what is not dispatched yet must be withdrawn."""
+        """Withdraws background work not yet dispatched: requests are about to be submitted."""
 
     def look(self) -> None:
-        """Something has changed, so there may be room; it must not submit before it returns."""
+        """Called after each event, when there may be room; must not submit before it returns."""

@@ -1,4 +1,4 @@
-"""The models of a box, as its workers describe them, and the test of a request against them."""
+"""The models of a box, as its workers describe them, and the check of a request against them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from workers.link import ModelCard
 
 
 class Catalog:
-    """What can be asked for, whether or not a target is ready for it.
+    """The models that can be requested, whether or not a target is ready for them.
 
     Attributes:
         cards: The models, by name.
         offers: What targets can run, by target, model and variant.
         problems: By target, the models that can't be served, and why.
-        revision: Changes whenever a model might have.
+        revision: Changes whenever a model may have changed.
         spoken: Set when the first models are known.
     """
 
     def __init__(self) -> None:
-        """Knows nothing until a worker has spoken."""
+        """Empty until a worker has described its models."""
         self.cards: dict[str, ModelCard] = {}
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self.problems: dict[str, list[Any]] = {}
@@ -41,7 +41,7 @@ class Catalog:
         self._news = asyncio.Event()
 
     async def heard(self, targets: Iterable[str]) -> None:
-        """Waits until each of these has said what its repository holds."""
+        """Waits until each of these targets has described its repository."""
         awaited = set(targets)
         while not awaited <= self.problems.keys():
             self._news.clear()
@@ -50,7 +50,7 @@ class Catalog:
     def learn(
         self, device_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
     ) -> None:
-        """Takes over what a target says of its repository; see `LinkListener.on_catalog`."""
+        """Records a target's description of its repository; see `LinkListener.on_catalog`."""
         if own:
             self._own.update(card.name for card in cards)
         self.cards.update((c.name, c) for c in cards if own or c.name not in self._own)
@@ -63,16 +63,16 @@ class Catalog:
             self.spoken.set()
 
     def digest(self, target_id: str, model: str) -> str:
-        """Which files a target serves under a model's name; empty where it has not said."""
+        """The digest of the files that a target serves as a model; empty if it is unknown."""
         return self._digests.get((target_id, model), "")
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
-        """Notes what a device can run."""
+        """Records a variant that a target can run."""
         self.offers[device_id, offer.model, offer.variant] = offer
         self._described = None
 
     def forget_offers(self, device_id: str) -> None:
-        """What a device could run it may run no more: it is gone, or another is in its place."""
+        """Forgets what a target could run: it is gone, or another has taken its place."""
         for key in [key for key in self.offers if key[0] == device_id]:
             del self.offers[key]
         self._described = None
@@ -81,9 +81,9 @@ class Catalog:
         """The card of a model.
 
         Raises:
-            ModelNotFound: No such model or variant, which names the nearest; or one that can't be
-                served, and why.
-            Unavailable: No worker has spoken yet.
+            ModelNotFound: There is no such model or variant, and the error names the nearest one;
+                or the model can't be served, and the error says why.
+            Unavailable: No worker has described its models yet.
             InvalidInput: A name is not a string.
         """
         if not isinstance(model, str) or not (variant is None or isinstance(variant, str)):
@@ -106,7 +106,7 @@ class Catalog:
     def describe(self) -> dict[str, Any]:
         """All models with signatures, variants and measured latency, for people and programs.
 
-        To be read only: it is worked out once for all who ask, until something has changed.
+        Callers must not modify the result: it is cached and shared until something changes.
         """
         if self._described is None:
             self._described = self._worked_out()
@@ -150,7 +150,7 @@ class Catalog:
 
 
 def _variants(card: ModelCard, offers: Iterable[tuple[str, Offer]]) -> list[str]:
-    """Those of the repository, and those that only targets beyond the box have."""
+    """The variants of the repository, then those that only targets beyond the box have."""
     return list(dict.fromkeys((*card.variants, *sorted({offer.variant for _, offer in offers}))))
 
 
@@ -179,19 +179,19 @@ def _describe_offer(device: str, offer: Offer) -> dict[str, Any]:
 
 
 def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[RequestClass, bool]:
-    """The class of a request whose tensors are described by the wire's list.
+    """The class of a request, from the tensor specs in its message.
 
     Args:
-        card: The model that is asked for.
-        variant: The only variant that is accepted, or None.
-        specs: `[name, dtype, shape]` per tensor, checked to be well formed.
+        card: The requested model.
+        variant: The only acceptable variant, or None.
+        specs: `[name, dtype, shape]` per tensor, already checked to be well formed.
 
     Returns:
-        The class, and whether the tensors came with a leading batch dimension of 1, which the
-        answer then has too.
+        The class, and whether the tensors had a leading batch dimension of 1, which the answer
+        then has too.
 
     Raises:
-        InvalidInput: Names, dtypes or shapes are not the model's.
+        InvalidInput: Names, dtypes or shapes do not match the model's.
     """
     signature = card.signature
     given = {name: (dtype, shape) for name, dtype, shape in specs}
@@ -218,9 +218,10 @@ def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[Req
 
 
 def _length(dtype: str) -> int:
-    """How long texts of a class are at most: a batch's are filled up to the longest of it.
+    """The greatest text length of a class: 16, 64, 256 and so on.
 
-    Were it more than a few times as long as the shortest, long texts would fill the memory.
+    The texts of a batch are padded to the longest. The steps keep long texts from sharing a batch
+    with very short ones, which would fill the memory with padding.
     """
     size, most = element_bytes(dtype) or 0, 16
     while most < size:

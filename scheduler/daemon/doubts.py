@@ -1,12 +1,12 @@
-"""Doubts about what was measured: a target idles while requests that it could run are refused.
+"""Doubts about measurements: a target idles while requests that it could run are refused.
 
-What was measured while a machine was busy, or a link slow, can be more than any deadline allows.
-Then nothing is ever sent to that target, and so nothing is learned from it. Or the deadlines are
-too short indeed: nobody can tell without a run. So it is measured once more, with inputs made for
-that; no caller's request is staked on it.
+A latency measured while a machine was busy, or a link slow, can exceed every deadline. Then nothing
+is ever sent to that target, so nothing new is learned about it. Or the deadlines really are too
+short: only a run can tell. So the offer is measured again, with synthetic inputs; no caller's
+request is put at risk.
 
-A device that others' models keep busy never idles. There a model that is refused for what was
-measured of it alone is measured by a few single items, which take little of the device's time.
+A device that other models keep busy never idles. There, a model that is refused even for its
+latency alone on the device is measured with a few single items, which take little device time.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from scheduler.core.targets import TargetState
 from scheduler.daemon.submission import Submission
 
 IDLE_NS = 1_000_000_000
-"""A target that has been without work for so long idles. Of one that runs many batches at once, as
-a cloud does, each model idles by itself."""
+"""A target is idle after this long without work. On a target that runs many batches at once, such
+as a cloud, each model counts as idle by itself."""
 
 _LOOK_NS = 100_000_000
-"""Refusals that are closer to each other than this are one: under overload there are thousands."""
+"""Refusals closer together than this count as one: under overload there are thousands."""
 
 _LIKELY = 0.95
 
 _SURELY = 0.99
-"""What would be in time with this probability is not refused for what was measured."""
+"""A run expected in time with this probability was not refused because of its measurement."""
 
 RUNS, SHARE = 2, 0.01
-"""On a device that is busy so many single items are run to find that nothing has changed; they may
-take at most this share of its time."""
+"""On a busy device, a measurement that finds nothing changed runs this many single items; such
+measurements may take at most this share of its time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class _Asked:
 
 
 class Doubts:
-    """Says what is to be measured again, and when."""
+    """Decides what to measure again, and when."""
 
     def __init__(self) -> None:
-        """Believes everything."""
+        """Nothing is in doubt yet."""
         self._asked: dict[tuple[str, str, str], _Asked] = {}
         self._disturbed_ns: dict[str, int] = {}
         self._next_ns = 0
@@ -55,17 +55,16 @@ class Doubts:
     def refused(
         self, submission: Submission, targets: Iterable[TargetState], now_ns: int
     ) -> tuple[str, Offer] | None:
-        """A request was refused, because no target was expected to be in time.
+        """Chooses a measurement after a refusal because no target was expected to be in time.
 
         Args:
-            submission: The request.
-            targets: All there are.
-            now_ns: The time, on the clock of the scheduler.
+            submission: The refused request.
+            targets: All targets.
+            now_ns: The time on the scheduler's clock.
 
         Returns:
-            The target to measure, and what there: of those that are due the one that is thought
-            to be the quickest, and one that idles rather than one that is busy. None if there is
-            none.
+            The target and the offer to measure: the fastest by prediction among those due, idle
+            targets before busy ones. None if none is due.
         """
         if now_ns < self._next_ns:
             return None
@@ -92,7 +91,7 @@ class Doubts:
     def _may_disturb(
         self, target: TargetState, offer: Offer, submission: Submission, now_ns: int
     ) -> bool:
-        """Whether a device that works may be: the offer alone is too slow, and it seldom was."""
+        """Whether to measure on a busy device: the offer alone is too slow, and it was rare."""
         if target.spec.remote or target.spec.width > 1 or not target.up:
             return False
         curve = target.curve(offer, submission.kind)
@@ -100,7 +99,7 @@ class Doubts:
         since_ns = self._disturbed_ns.get(target.spec.id, target.told_ns)
         if not 0 < submission.budget_ns < alone_ns or SHARE * (now_ns - since_ns) < RUNS * alone_ns:
             return False
-        # What it runs or has just run tells of itself.
+        # An offer that is running or has just run is measured by that run.
         is_running = any(run.offer == offer for run in target.runs.values())
         return curve.stale_ns() is None and not is_running
 
@@ -116,7 +115,7 @@ class Doubts:
 
 
 def _is_unused(target: TargetState, offer: Offer, kind: RequestClass, now_ns: int) -> bool:
-    """Whether nothing is learned of an offer by itself, and to measure it disturbs nobody."""
+    """Whether no run teaches anything about an offer, and measuring it disturbs nobody."""
     if not target.is_open(now_ns):
         return False
     if target.spec.width > 1 and not target.spec.peer:
@@ -126,10 +125,10 @@ def _is_unused(target: TargetState, offer: Offer, kind: RequestClass, now_ns: in
 
 
 def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bool:
-    """Whether a request may have been refused for what was measured; to look costs money."""
+    """Whether the measurement may be why a request was refused; a paid probe needs a reason."""
     if not target.spec.is_paid or not submission.budget_ns:
         return True
     if 2 * target.spec.transfer_ns[0] >= submission.budget_ns:
-        return False  # probes tell of the round trip, for nothing
+        return False  # the round trip is already too long, and probing it is free
     way_ns = target.spec.transfer(len(submission.body))
     return target.curve(offer, submission.kind).alone_ns(_SURELY) + way_ns > submission.budget_ns

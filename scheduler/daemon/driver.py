@@ -1,4 +1,4 @@
-"""The shell around the core: gives it events and the time, and carries out its commands."""
+"""The shell around the core: feeds it events and the time, and carries out its commands."""
 
 from __future__ import annotations
 
@@ -47,11 +47,10 @@ from scheduler.policy_loading import load_policy
 from workers.link import ModelCard, Packed
 
 _TICK_S = 0.001
-"""The event loop's timers are no finer."""
+"""Resolution of the event loop's timers."""
 
 _LATE_NS = 500_000
-"""By so much a batch may be sent later than it was to be: timers are coarse, and deciding takes a
-moment."""
+"""How much later than planned a batch may be sent: timers are coarse, and deciding takes time."""
 
 log = structlog.get_logger()
 
@@ -61,20 +60,20 @@ class Driver:
 
     Args:
         policy: Name and options of the first policy.
-        limits: What may be held at most.
+        limits: Limits on what may be held.
         clock_ns: The monotonic clock.
-        journal: Where each event and its commands are written down.
-        cost_per_kwh: What energy costs.
-        first: That policy, where it was made elsewhere.
+        journal: Records each event and its commands.
+        cost_per_kwh: Price of energy.
+        first: The first policy, if it is already loaded.
 
     Attributes:
-        policy: Name and options of the policy that decides now.
-        fell_back: What failed and how, where that is the default in another one's place; else None.
+        policy: Name and options of the policy in use.
+        fell_back: Which policy failed and how, while the default stands in for it; else None.
         catalog: The models of the box.
         core: The state machine.
         clock_ns: The monotonic clock.
-        after_event: Called when all that an event brought about is done, e.g. to send answers.
-        background: Work below all requests; None while there is none.
+        after_event: Called after each event and its commands, e.g. to send answers.
+        background: Work that ranks below all requests; None while there is none.
     """
 
     def __init__(
@@ -112,31 +111,31 @@ class Driver:
     # -- targets
 
     def add_device(self, device_id: str, path: Path) -> None:
-        """Connects to the worker of a device, now and whenever it was lost."""
+        """Connects to the worker of a device, and reconnects whenever it is lost."""
         self.add_target(device_id, WorkerLink(device_id, path, self))
 
     def has_target(self, target_id: str) -> bool:
-        """Whether that name is taken."""
+        """Whether this target id is taken."""
         return target_id in self._ways
 
     def add_target(self, target_id: str, link: TargetLink) -> None:
-        """Lets a link find its target, now and whenever it was lost."""
+        """Lets a link connect to its target, and reconnect whenever it is lost."""
         task = self._loop.create_task(link.keep_connected())
         self._ways[target_id] = Way(link, task)
 
     async def remove_target(self, target_id: str, reason: str) -> None:
-        """Lets a target go for good; what it was running goes elsewhere or ends."""
+        """Removes a target for good; requests it was running go elsewhere or end."""
         way = self._ways.pop(target_id)
         self._lose(target_id, TargetDown(target_id, reason, None, blameless=True))
         self.catalog.forget_offers(target_id)
         await way.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
-        """The device is not on this box, or emulates one that isn't."""
+        """Records the transfer time of a device that is remote, or emulates a remote one."""
         self._ways[target_id].transfer_ns = transfer_ns
 
     def on_handover(self, target_id: str, handover_ns: int) -> None:
-        """The next batch is sent that much before the device is free, not sooner."""
+        """Sets how long before a device is free its next batch is sent."""
         target = self.core.targets.get(target_id)
         if target is not None and target.up:
             lead_ns = max(handover_ns, target.spec.transfer_ns[0]) + _LATE_NS
@@ -152,7 +151,7 @@ class Driver:
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
-        """The device can run one more variant."""
+        """Adds a variant that the device can run."""
         target = self.core.targets.get(target_id)
         if target is not None and target.up:
             self._learn_offers(target_id, (offer,))
@@ -162,7 +161,7 @@ class Driver:
         self._up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns), more=True)
 
     def on_up(self, spec: TargetSpec) -> None:
-        """A target is ready, with no more than it says."""
+        """A target is ready, and `spec` is all that it offers."""
         self._up(spec, more=False)
 
     def _up(self, spec: TargetSpec, more: bool) -> None:
@@ -170,14 +169,14 @@ class Driver:
         self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
         if way.lost_ns is not None:
-            # One long absence, as of a night, says little of the next.
+            # One long absence, such as a night, says little about the next.
             most_ns = max(2 * way.away_ns, RESTART_NS)
             way.away_ns = min(self.clock_ns() - way.lost_ns, most_ns)
             way.lost_ns = None
         self._handle(TargetUp(self._energy.priced(spec), more))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
-        """A target is different from now on."""
+        """Updates a target that is up."""
         self._learn_offers(spec.id, spec.offers)
         self._handle(TargetChanged(self._energy.priced(spec), closed_ns))
 
@@ -187,14 +186,14 @@ class Driver:
             self._energy.learn(target_id, offer)
 
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
-        """How far the target is with getting ready."""
+        """Records how far a target has got in becoming ready."""
         self._ways[target_id].progress = (done, total, text)
         target = self.core.targets.get(target_id)
         if done >= total > 0 and target is not None and target.up and target.awaited:
             self._handle(TargetReport(target_id, ()))
 
     def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
-        """What the device does, uses and draws."""
+        """Records a device's load, memory, power and the like."""
         self._ways[target_id].telemetry = reading
 
     def on_done(
@@ -205,7 +204,7 @@ class Driver:
         notes: Mapping[str, Any] | None = None,
         ran: Ran | None = None,
     ) -> None:
-        """Gives the core the news of a run, and the callers their outputs."""
+        """Reports a finished run to the core, and gives the callers their outputs."""
         dispatch = self._runs.pop(run_id)
         if self._energy.offers:
             self._energy.count(dispatch)
@@ -232,21 +231,21 @@ class Driver:
         self._handle(BatchFailed(run_id, reason))
 
     def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
-        """The target and its runs are gone for now; Ray brings a new worker, a link comes back."""
+        """A target and its runs are lost for now; Ray restarts a worker, a link reconnects."""
         way = self._ways.get(target_id)
         if way is None:
             return
-        # Ray brings a worker back; what is beyond a link that broke is only out of reach.
+        # Ray restarts a lost worker; a target behind a broken link is only unreachable.
         way.progress = (0, 0, reason if blameless else "restarting")
         if self._lose(target_id, TargetDown(target_id, reason, way.away_ns, blameless)):
             way.lost_ns = self.clock_ns()
 
     def _lose(self, target_id: str, event: TargetDown) -> bool:
-        """Tells the core, unless it knows; whether it did not."""
+        """Tells the core that a target is down, unless it knows; returns whether it was news."""
         target = self.core.targets.get(target_id)
         if target is None or not target.up:
             return False
-        if not self._drained:  # then it is the end of the box
+        if not self._drained:  # once drained, the whole box is shutting down
             log.warning("target lost", target=target_id, reason=event.reason)
         for run_id in target.runs:
             del self._runs[run_id]
@@ -256,7 +255,7 @@ class Driver:
     # -- requests
 
     def submit(self, submissions: list[Submission]) -> list[int]:
-        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        """Submits requests in this order and returns their ids; each is answered exactly once."""
         if self.background is not None:
             self.background.make_way(submissions)
         now_ns = self.clock_ns()
@@ -279,20 +278,20 @@ class Driver:
         return [request.id for request in requests]
 
     def cancel(self, request_id: int) -> None:
-        """Ends a request as cancelled, if it has not ended."""
+        """Cancels a request, unless it has ended."""
         if request_id in self._pending:
             self._handle(Cancelled(request_id))
 
     def swap_policy(self, name: str, options: dict[str, Any]) -> None:
-        """Lets another policy decide from now on.
+        """Loads another policy, which decides from now on.
 
         Raises:
-            ValueError: No such policy or option; the old one stays.
+            ValueError: There is no such policy or option; the old policy stays.
         """
         self.take_policy(load_policy(name, **options), name, options)
 
     def take_policy(self, policy: Policy, name: str, options: dict[str, Any]) -> None:
-        """The same, of one that was made elsewhere, where that may take a while."""
+        """Switches to a policy that is already loaded, for callers that can't wait for loading."""
         self.policy = name, options
         self.fell_back = None
         self._handle(PolicySwapped(name, policy))
@@ -303,7 +302,7 @@ class Driver:
         self.fell_back = why
 
     async def drain(self, seconds: float) -> int:
-        """Waits until nothing is held, then cancels what still is; how many those were."""
+        """Waits until no request is held, cancels those left, and returns how many were left."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._idle.wait(), seconds)
         left = list(self._pending)
@@ -340,7 +339,7 @@ class Driver:
             if self.background is not None:
                 self.background.look()
         finally:
-            # Last, because batches and answers are waited for.
+            # The journal comes last: batches and answers are more urgent.
             if self._journal is not None:
                 self._journal.note(self.core.now_ns, event, commands, self.policy, failure)
 
@@ -369,12 +368,12 @@ class Driver:
         submission.reply(answer_of(finish, results, self.core.now_ns - arrived_ns))
 
     def _doubt(self, refused: Submission) -> None:
-        """Has a target measured again that is not used for a request that it could run."""
+        """Has a target measured again if it could have run the request but was not used."""
         doubted = self._doubts.refused(refused, self.core.targets.values(), self.core.now_ns)
         if doubted is not None:
             target_id, offer = doubted
             log.info(
-                "requests are refused for what was measured: measuring again",
+                "requests are refused because of a measured latency: measuring again",
                 target=target_id,
                 model=offer.model,
                 variant=offer.variant,
@@ -391,14 +390,14 @@ class Driver:
         self._timer = None
         self._handle(Woken())
 
-    # -- looking in
+    # -- inspection
 
     def own_models(self) -> list[str]:
-        """The models that devices of this box serve, by name."""
+        """The names of the models that devices of this box serve."""
         own = [t.offers for t in self.core.targets.values() if not t.spec.remote]
         return sorted({model for offers in own for model in offers} & self.catalog.cards.keys())
 
     def status(self) -> dict[str, Any]:
-        """What the scheduler holds and how requests ended, for people and programs."""
+        """The scheduler's state and how requests ended, for people and programs."""
         told = status_of(self.core, self.policy, self._ways, self._energy)
         return {**told, "policy_problem": self.fell_back}

@@ -1,4 +1,4 @@
-"""The end of tasks that run until they are cancelled."""
+"""Ends tasks that run until they are cancelled."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 
 _AGAIN_S = 0.1
-"""How long a task may take to end before it is cancelled once more."""
+"""How long a task may take to end before it is cancelled again."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Cancels tasks until all have ended.
+    """Cancels tasks, repeatedly if necessary, until all have ended.
 
-    Once may not be enough: before Python 3.12 `asyncio.wait_for` swallows a cancellation that comes
-    at the moment when what it waits for is done, also inside libraries.
+    Before Python 3.12 `asyncio.wait_for` swallows a cancellation that arrives at the moment its
+    awaitable completes, and libraries use it too.
     """
     left = {task for task in tasks if not task.done()}
     while left:

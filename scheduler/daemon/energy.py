@@ -1,4 +1,4 @@
-"""The energy that batches took, by what their sizes were measured to take."""
+"""The energy that batches used, computed from the measured energy per batch size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scheduler.daemon.figures import amount
 
 
 class EnergyAccount:
-    """What targets drew for what they ran, where that is measured.
+    """The energy that targets used for their batches, where energy is measured.
 
     Args:
-        cost_per_kwh: What a kilowatt-hour costs; 0 counts none.
+        cost_per_kwh: Price of a kilowatt-hour; 0 means energy is free.
 
     Attributes:
-        offers: Those whose energy is measured, by target, model and variant.
+        offers: The offers whose energy is measured, by target, model and variant.
     """
 
     def __init__(self, cost_per_kwh: float = 0.0) -> None:
@@ -27,11 +27,11 @@ class EnergyAccount:
         self._taken_uj: dict[str, float] = {}
 
     def priced(self, spec: TargetSpec) -> TargetSpec:
-        """The target with what its energy costs."""
+        """The target, with the price of energy filled in."""
         return replace(spec, cost_per_kwh=self._cost_per_kwh) if self._cost_per_kwh else spec
 
     def learn(self, target_id: str, offer: Offer) -> None:
-        """Takes over what was measured."""
+        """Records the measured energy of an offer."""
         key = target_id, offer.model, offer.variant
         if offer.energy_uj:
             self.offers[key] = offer
@@ -39,7 +39,7 @@ class EnergyAccount:
             self.offers.pop(key, None)
 
     def count(self, dispatch: Dispatch) -> None:
-        """A batch is done."""
+        """Adds the energy of a finished batch."""
         target_id = dispatch.target_id
         offer = self.offers.get((target_id, dispatch.model, dispatch.variant))
         if offer is not None:
@@ -47,7 +47,7 @@ class EnergyAccount:
             self._taken_uj[target_id] = self._taken_uj.get(target_id, 0.0) + energy_uj
 
     def describe(self, target_id: str) -> dict[str, float] | None:
-        """Joules and what they cost, since the start; None where energy is not measured."""
+        """Joules used since the start and their cost; None where energy is not measured."""
         taken_uj = self._taken_uj.get(target_id)
         if taken_uj is None:
             if not any(target == target_id for target, _, _ in self.offers):

@@ -1,4 +1,4 @@
-"""Figures as answers tell them."""
+"""Rounds figures for answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _DIGITS = 9
 
 
 def amount(value: float) -> float:
-    """A sum of many, to nine significant digits: those beyond are of the additions."""
+    """A sum, rounded to nine significant digits: further ones are rounding errors of adding."""
     return float(f"{value:.{_DIGITS}g}")
 
 

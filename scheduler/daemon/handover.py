@@ -1,4 +1,4 @@
-"""How long a device of this box stands idle between two batches, measured as it works."""
+"""Measures, in operation, how long a device of this box idles between two batches."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Callable
 from statistics import median
 
 SAMPLES = 32
-"""The usual time is that of so many batches, the last ones."""
+"""The usual time is the median over this many recent batches."""
 
 ENOUGH = 8
-"""So many are needed before anything is said."""
+"""This many samples are needed before a time is reported."""
 
 MATERIAL = 1.5
-"""What is longer or shorter by less than this factor is no news."""
+"""A change by less than this factor is not reported."""
 
 TELL_NS = 1_000_000_000
-"""News is told no more often."""
+"""Least time between two reports."""
 
 LEAST_NS = 20_000
-"""Less is taken to be this: a message takes a while."""
+"""Lower bound of the usual time: a message always takes a while."""
 
 
 class Handover:
-    """Compares when batches were sent to an idle worker, and were back, with how long they ran.
+    """Subtracts the execution time of batches sent to an idle worker from their round-trip time.
 
-    What is left is the way there and back, and whoever had to be waited for on it. It passes
-    between two batches as well, if the second is sent once the first is back.
+    The difference is the way there and back, including waits on it. The device idles for as long
+    between two batches if the second is sent only once the first is back.
 
     Args:
         clock_ns: The monotonic clock.
 
     Attributes:
-        usual_ns: What it usually is, as it was last told; None until it is known.
+        usual_ns: The usual time as last reported; None until it is known.
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -45,11 +45,11 @@ class Handover:
         self._told_ns = 0
 
     def sent(self, run_id: int) -> None:
-        """A batch goes to the worker, which has no other."""
+        """Notes that a batch was sent to a worker that has no other."""
         self._sent = run_id, self._clock_ns()
 
     def done(self, run_id: int, execute_ns: int) -> int | None:
-        """A batch is back that ran so long; what is usual now, in ns, where that is news."""
+        """Takes in a batch that is back; returns the usual time in ns if it is worth reporting."""
         if self._sent is None or self._sent[0] != run_id:
             return None
         now_ns = self._clock_ns()

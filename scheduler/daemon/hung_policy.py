@@ -1,4 +1,4 @@
-"""A policy that came to no end, remembered from one life of the scheduler to the next."""
+"""Remembers a policy that hung from one run of the scheduler to the next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class HungPolicy:
     """A note that one scheduler leaves for the next.
 
     Args:
-        path: Where; in the folder of this run of the agent, so that its next run tries anew.
+        path: The note's file, in the folder of this agent run, so that the next agent run tries
+            the policy again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,18 +25,18 @@ class HungPolicy:
         self._path = path
 
     def note(self, policy: PolicyConfig, files: Mapping[Path, bytes], why: str) -> None:
-        """Leaves it.
+        """Writes the note.
 
         Args:
-            policy: The one that hung.
-            files: What it was read from, with what they held.
-            why: What to say of it.
+            policy: The policy that hung.
+            files: The files it was loaded from, with their content.
+            why: The explanation to show.
         """
-        with contextlib.suppress(OSError):  # without it the policy is only tried again
+        with contextlib.suppress(OSError):  # without the note the policy is merely tried again
             replace_file(self._path, json.dumps({"policy": _identity(policy, files), "why": why}))
 
     def why(self, policy: PolicyConfig, files: Mapping[Path, bytes]) -> str | None:
-        """What was noted of just that policy; None where it is another one by now."""
+        """The noted explanation for exactly this policy; None if it is another one by now."""
         try:
             noted = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -43,7 +44,7 @@ class HungPolicy:
         return str(noted["why"]) if noted["policy"] == _identity(policy, files) else None
 
     def forget(self) -> None:
-        """It is to be tried again."""
+        """Deletes the note, so that the policy is tried again."""
         with contextlib.suppress(OSError):
             self._path.unlink(missing_ok=True)
 

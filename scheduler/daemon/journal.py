@@ -1,9 +1,9 @@
 """The scheduler's journal: every event and command, in files of bounded size.
 
-The event loop makes the bytes, which costs a few microseconds per event; a thread writes them
-every `FLUSH_S`. Making the bytes in the thread would cost as much, because there is one
-interpreter lock, and would hold up the loop whenever the thread has the lock. What the disk is
-too slow for is left out, counted, and marked in the file; the loop never waits.
+The event loop encodes each event, which costs a few microseconds; a thread writes the bytes every
+`FLUSH_S`. Encoding in the thread would cost as much, because there is one interpreter lock, and
+would hold up the loop whenever the thread has the lock. If the disk is too slow, events are left
+out, counted, and marked in the file; the loop never waits.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from scheduler.journal_format import (
 SUFFIX = ".journal"
 
 FLUSH_S = 0.2
-"""How much of the journal a crash may take with it."""
+"""How much of the journal a crash may lose."""
 
 MOST_WAITING_BYTES = 8_000_000
-"""What may wait for a slow disk."""
+"""How much may wait for a slow disk."""
 
 _CLOSE_S = 2.0
 
@@ -56,12 +56,12 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class JournalBounds:
-    """How much of a journal there may be.
+    """Limits on the size of a journal.
 
     Attributes:
-        bytes: In the whole folder.
-        files: In as many files.
-        waiting_bytes: Not yet written.
+        bytes: Most bytes in the whole folder.
+        files: Most files in the folder.
+        waiting_bytes: Most bytes that may wait to be written.
     """
 
     bytes: int = 64_000_000
@@ -79,7 +79,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A record that is no event; where it is lost, so is the news of so many missing ones."""
+    """A record that is not an event; if it is lost, `missing` events stay without a gap mark."""
 
     data: bytes
     missing: int
@@ -89,19 +89,20 @@ _Item = bytes | _Mark | _Part
 
 
 def open_part(path: Path) -> BinaryIO:
-    """A new file that its owner alone can read; writes are not held back."""
+    """Opens a new file that only its owner can read, unbuffered."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     return open(number, "wb", buffering=0)
 
 
 class Journal:
-    """Writes down what one scheduler was told and what it said.
+    """Records the events and commands of one scheduler.
 
     Args:
-        folder: For the files; made if need be. The oldest are removed, whoever wrote them.
+        folder: Where the files go; created if needed. The oldest files there are removed, whoever
+            wrote them.
         policy: Name and options of the first policy.
-        limits: Those of the scheduler.
-        bounds: How much there may be.
+        limits: The scheduler's limits.
+        bounds: Limits on the journal's size.
         clock_ns: The scheduler's clock.
         open_part: Opens a new file.
     """
@@ -137,11 +138,11 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """How many events are missing."""
+        """The number of events missing from the files."""
         return self._skipped + self._writer.lost
 
     def status(self) -> dict[str, Any]:
-        """Where it is and how it fares, for people and programs."""
+        """The journal's folder, sizes and problem, for people and programs."""
         return {
             "folder": str(self.folder),
             "written_bytes": self._writer.taken_bytes,
@@ -158,14 +159,14 @@ class Journal:
         policy: tuple[str, dict[str, Any]],
         failure: str | None = None,
     ) -> None:
-        """Takes down one step of the scheduler; never waits and never raises.
+        """Records one step of the scheduler; never waits and never raises.
 
         Args:
-            at_ns: When it was.
-            event: What the scheduler was told.
-            commands: What it said.
+            at_ns: The time of the step.
+            event: The event the scheduler handled.
+            commands: The commands it gave.
             policy: Name and options of the policy that decides from then on.
-            failure: What the policy did wrong.
+            failure: What the policy did wrong, if it failed.
         """
         if type(event) in _RARE:
             self._keep_up(event, policy)
@@ -181,7 +182,7 @@ class Journal:
                 self._told += missing
                 self._mark(self._encoder.gap(at_ns, missing), missing)
             self._put(self._encoder.entry(at_ns, event, commands, self._policy.options, failure))
-        except Exception:  # whatever it is, requests matter more
+        except Exception:  # requests matter more than the journal
             log.exception("an event could not be journalled")
             self._skipped += 1
             self._begin(at_ns)
@@ -189,7 +190,7 @@ class Journal:
             writer.wanted.set()
 
     def close(self) -> None:
-        """Writes what waits, for a moment at most."""
+        """Writes what is queued, waiting at most `_CLOSE_S`."""
         self._mark(self._encoder.closed())
         self._writer.close()
 
@@ -205,7 +206,7 @@ class Journal:
         self._queue.append(_Mark(data, missing))
 
     def _begin(self, at_ns: int) -> None:
-        """Goes on in a new file, which stands for itself."""
+        """Starts a new file, which can be read on its own."""
         if self._part and not self._writer.failed:
             self._mark(self._encoder.closed())
         self._writer.failed = False
@@ -229,7 +230,7 @@ class Journal:
         self._writer.wanted.set()
 
     def _keep_up(self, event: Event, policy: tuple[str, dict[str, Any]]) -> None:
-        """Knows what the header of the next file has to say."""
+        """Keeps the policy and targets up to date for the header of the next file."""
         targets = self._targets
         match event:
             case PolicySwapped():
@@ -257,14 +258,14 @@ def _merged(known: Iterable[Offer], new: Iterable[Offer]) -> tuple[Offer, ...]:
 
 
 class _Writer:
-    """The thread that has the files.
+    """The thread that writes the files.
 
     Attributes:
         wanted: Set by the loop when there is something to write.
-        taken_bytes: What it has taken off the queue.
-        lost: Events that could not be written.
-        unmarked: The same, and those whose absence could not be written.
-        failed: The file is given up; the loop has to begin another.
+        taken_bytes: How much it has taken off the queue.
+        lost: Number of events that could not be written.
+        unmarked: These, plus the events whose gap mark could not be written.
+        failed: The file has been given up; the loop must begin another.
         problem: Why nothing can be written; None while it can.
     """
 
@@ -325,8 +326,8 @@ class _Writer:
             self._write_bytes(part.head)
         except OSError as error:
             if self._file is not None:
-                with contextlib.suppress(OSError):  # what can't be written may not be removed
-                    part.path.unlink()  # one after the other would push out good ones
+                with contextlib.suppress(OSError):  # removing it may fail too
+                    part.path.unlink()  # else broken files would push out good ones
             self._give_up(error)
         self.taken_bytes += len(part.head)
 
@@ -362,7 +363,7 @@ class _Writer:
             log.info("the journal goes on", folder=str(self._folder))
 
     def _give_up(self, error: OSError) -> None:
-        """Leaves a file that may end in the middle of a record."""
+        """Abandons the file, which may end in the middle of a record."""
         self._shut()
         self.failed = True
         if self.problem is None:
@@ -376,9 +377,9 @@ class _Writer:
             self._file = None
 
     def _make_room(self, run: str) -> None:
-        """Removes the oldest files, so that one more of a run can grow to its size.
+        """Removes the oldest files, so that there is room for one more full file of this run.
 
-        That run's are the newest, whatever the clock was when others wrote theirs.
+        This run's own files count as the newest, even if the clock was wrong when others wrote.
         """
         bounds = self._bounds
         found = self._folder.glob(f"*{SUFFIX}")

@@ -1,4 +1,4 @@
-"""The two ends of every way to a target: what the driver asks of one, and what it is told."""
+"""The interface between the driver and its links to targets, in both directions."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from scheduler.daemon.submission import Submission
 from workers.link import ModelCard, Packed
 
 RESTART_NS = 3_000_000_000
-"""How long a lost worker is expected to be away, until it has been seen to come back."""
+"""Expected absence of a lost worker, until one return has been observed."""
 
 
 class Ran(NamedTuple):
-    """What ran a batch at a target that has devices of its own.
+    """The device that ran a batch at a target with several devices.
 
     Attributes:
-        device: Which of them.
-        runtime: What runs the variant there.
-        batch: With how many others, itself included.
+        device: The target's device.
+        runtime: The runtime of the variant there.
+        batch: Size of the batch there, including this request.
     """
 
     device: str
@@ -33,13 +33,13 @@ class Ran(NamedTuple):
 
 
 class TargetLink(Protocol):
-    """The scheduler's end of the way to one target. It lives on the scheduler's event loop."""
+    """The scheduler's end of the link to one target. It lives on the scheduler's event loop."""
 
     async def keep_connected(self) -> None:
-        """Connects, and again whenever the target was lost, until cancelled."""
+        """Connects, and reconnects whenever the target is lost, until cancelled."""
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
-        """Sends a batch; exactly one of the listener's words about the run follows.
+        """Sends a batch; exactly one call of the listener about the run follows.
 
         Args:
             dispatch: The command to carry out.
@@ -47,36 +47,36 @@ class TargetLink(Protocol):
         """
 
     def cancel(self, run_id: int) -> None:
-        """Nobody waits for a run any more; that it is over is still to be said."""
+        """Nobody waits for a run any more; the listener must still hear of its end."""
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Has what was offered, and the way there, measured anew, with inputs made for that.
+        """Has an offer, and the way to its target, measured again with synthetic inputs.
 
         Args:
-            offer: What to measure.
-            refused: The request for whose like it is to be known.
+            offer: The offer to measure.
+            refused: The refused request; requests like it need the measurement.
         """
 
     def close(self) -> None:
         """Hangs up."""
 
     def describe(self) -> dict[str, Any]:
-        """What `status` says of the way there, for people and programs."""
+        """The link's part of `status`, for people and programs."""
 
 
 @dataclass(slots=True)
 class Way:
-    """A link to a target, and what it has said.
+    """A link to a target, and what it has reported.
 
     Attributes:
         link: The link.
-        task: What keeps it connected.
-        progress: How far the target is with getting ready: done, total, and what it does.
-        transfer_ns: As in `TargetSpec`, where a device is not on this box.
-        lost_ns: Since when it is away; None while it is not.
-        away_ns: For how long it was the last time; but no more than twice as long as was thought
-            then, or `RESTART_NS`.
-        telemetry: What the device does, uses and draws.
+        task: The task that keeps it connected.
+        progress: The target's progress in becoming ready: done, total, and the current step.
+        transfer_ns: As in `TargetSpec`, for a device that is not on this box.
+        lost_ns: When the target was lost; None while it is there.
+        away_ns: How long its last absence was, capped at the larger of `RESTART_NS` and twice the
+            previous value.
+        telemetry: The device's load, memory, power and the like.
     """
 
     link: TargetLink
@@ -93,46 +93,49 @@ class Way:
         self.link.close()
 
     def describe(self) -> dict[str, Any]:
-        """What is known of the way, and how the target is."""
+        """The link's own description, and the target's progress and telemetry."""
         progress = dict(zip(("done", "total", "text"), self.progress, strict=True))
         return {**self.link.describe(), "progress": progress, "telemetry": self.telemetry}
 
 
 class LinkListener(Protocol):
-    """Who hears what links say. A link that has not said `on_up` or `on_offer` is not used."""
+    """Receives the reports of links.
+
+    A target is not used until its link has called `on_up` or `on_offer`.
+    """
 
     def on_catalog(
         self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
     ) -> None:
-        """The models that are there, and those that can't be served.
+        """A target has described its models.
 
         Args:
-            target_id: Who says so.
-            cards: The models.
-            problems: The others, and why.
-            own: Whether they are this box's own files, whose word on a model goes before others'.
+            target_id: The target.
+            cards: The models that it can serve.
+            problems: The models that can't be served, and why.
+            own: Whether these are this box's own files, whose cards take precedence over others'.
         """
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
-        """A device of this box has a variant loaded, warm and measured."""
+        """A device of this box has loaded, warmed up and measured a variant."""
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
-        """How long a batch takes to a device: for the message, and for each byte."""
+        """The transfer time of a batch to a device is known: per message, and per byte."""
 
     def on_handover(self, target_id: str, handover_ns: int) -> None:
-        """How long a device stands idle where a batch is sent once the one before it is back."""
+        """The time is known that a device idles if a batch is sent only when the last is back."""
 
     def on_up(self, spec: TargetSpec) -> None:
         """A target is ready; it runs nothing."""
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
-        """A target that is up is different from now on; see `TargetChanged`."""
+        """A target that is up has changed; see `TargetChanged`."""
 
     def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
-        """A target is gone, and with it all that it was running; see `TargetDown`.
+        """A target is lost, with all that it was running; see `TargetDown`.
 
         Args:
-            target_id: Which one.
+            target_id: The target.
             reason: Why, for people.
             blameless: Whether no request can have been the cause.
         """
@@ -145,24 +148,24 @@ class LinkListener(Protocol):
         notes: Mapping[str, Any] | None = None,
         ran: Ran | None = None,
     ) -> None:
-        """A run came back.
+        """A run has finished.
 
         Args:
-            run_id: Which one.
+            run_id: The run.
             results: Packed outputs, or an error, per item.
             execute_ns: How long the batch ran.
-            notes: What callers should know of how these results came about.
-            ran: What ran it, where the target is not itself the device.
+            notes: Facts about these results that callers should know.
+            ran: The device that ran it, if the target is not itself the device.
         """
 
     def on_not_run(self, run_id: int, reason: str) -> None:
-        """A run was refused or skipped; nothing was tried."""
+        """A run was refused or skipped without being started."""
 
     def on_failed(self, run_id: int, reason: str) -> None:
-        """A run was tried and came to nothing."""
+        """A run was started and failed."""
 
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
-        """How far a target is with getting ready."""
+        """A target has got further in becoming ready."""
 
     def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
-        """What a device does, uses and draws."""
+        """A device's load, memory, power and the like have been read."""

@@ -11,9 +11,9 @@ from scheduler.config.box import LogConfig
 
 
 def set_up_logging(config: LogConfig) -> None:
-    """Sends structured logs to stderr, as the configuration says.
+    """Sends structured logs to stderr, in the configured format and level.
 
-    Tracebacks come without the values of variables: some of those are passwords and tokens.
+    Tracebacks omit the values of variables: some of those are passwords and tokens.
     """
     console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
     structlog.configure(

@@ -1,4 +1,4 @@
-"""The parts of a box that its configuration may ask for, each made where it does."""
+"""Creates the optional parts of a box, each if its configuration asks for it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def add_clouds(config: Config, driver: Driver) -> None:
-    """The servers beyond the box that the configuration names."""
+    """Adds the configured servers beyond the box as targets."""
     if not config.cloud:
         return
-    from scheduler.daemon.cloud.dialing import cloud_link  # most boxes have none, and it is large
+    from scheduler.daemon.cloud.dialing import cloud_link  # large, and unused on most boxes
 
     for cloud in config.cloud:
         driver.add_target(cloud.name, cloud_link(cloud, driver, config.state_dir))
 
 
 def open_cache(config: Config, driver: Driver) -> ResultCache | None:
-    """The cache that the configuration asks for."""
+    """Opens the configured result cache; None if there is none."""
     if config.cache is None:
         return None
     from scheduler.daemon.cache.front import ResultCache  # most boxes have none
@@ -44,7 +44,7 @@ def open_cache(config: Config, driver: Driver) -> ResultCache | None:
 def open_journal(
     config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
 ) -> Journal | None:
-    """The journal that the configuration asks for; it begins once its folder can be had."""
+    """Starts the configured journal, which writes as soon as its folder can be created."""
     if not config.journal.enabled:
         return None
     bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
@@ -52,7 +52,7 @@ def open_journal(
 
 
 def open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:
-    """The durable tasks that the configuration asks for; the store opens in the background."""
+    """Creates the door for durable tasks if enabled; their store opens in the background."""
     durable = config.durable
     if not durable.enabled:
         return None
@@ -72,10 +72,10 @@ def neighbours_of(
     addresses: Sequence[str],
     is_loaded: Callable[[str], bool],
 ) -> Neighbours | None:
-    """The other boxes, where the configuration asks for them.
+    """The links to other boxes; None if they are not configured.
 
     Raises:
-        ConfigError: The token that is shown to them can't be read.
+        ConfigError: The token for them can't be read.
     """
     asked = config.neighbours
     if asked is None:

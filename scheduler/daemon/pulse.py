@@ -1,7 +1,7 @@
-"""Tells of a scheduler that stands still, and ends one whose policy comes to no end.
+"""Watchdog: logs when the scheduler's event loop stalls, and ends a scheduler with a hung policy.
 
-Nothing can be decided, answered or stopped then, not even `status`: all of it is on one event loop.
-So this is for a thread of its own.
+A stalled loop can decide, answer and stop nothing, not even `status`, so the watchdog runs in a
+thread of its own.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from scheduler.core.errors import line_in
 from scheduler.daemon.driver import Driver
 
 LOOK_S = 5.0
-"""So often the loop is asked for a sign of life, and so long, twice, it may take."""
+"""How often the loop is asked for a sign of life; it may take twice as long to give one."""
 
 END_S = 20.0
-"""How much longer a policy may take then."""
+"""How much longer a policy may take after the stall was logged."""
 
 log = structlog.get_logger()
 
@@ -34,13 +34,13 @@ def watch(
     driver: Driver,
     end: Callable[[str], None],
 ) -> None:
-    """Looks again and again, without end.
+    """Checks the loop forever.
 
     Args:
-        loop: The scheduler's.
-        thread_id: Of the thread that it runs in.
+        loop: The scheduler's event loop.
+        thread_id: The thread that runs the loop.
         driver: Knows the policy.
-        end: Ends the process where the policy comes to no end; is told which and where.
+        end: Ends the process if the policy hangs; its argument says which policy, and where.
     """
     while True:
         look(loop, thread_id, driver, end)
@@ -53,15 +53,15 @@ def look(
     driver: Driver,
     end: Callable[[str], None],
 ) -> None:
-    """Waits for a sign of life, and logs where the loop stands if there is none for long."""
+    """Waits for a sign of life from the loop; logs where the loop is if none comes in time."""
     asked_s = time.monotonic()
     alive = threading.Event()
     loop.call_soon_threadsafe(alive.set)
-    if alive.wait(LOOK_S) or alive.wait(LOOK_S):  # twice: a process that was stopped looks so once
+    if alive.wait(LOOK_S) or alive.wait(LOOK_S):  # a process that was stopped fails the first wait
         return
     frame = sys._current_frames()[thread_id]
     at = _in_policy(thread_id, driver)
-    # The default would be the next one's policy as well.
+    # Ending would not help if the default hangs: the next scheduler would run it too.
     is_ended = bool(at) and driver.policy != (DEFAULT, {})
     told = {"policy": driver.policy[0], "at": at or f"{frame.f_code.co_filename}:{frame.f_lineno}"}
     if is_ended:
@@ -78,7 +78,7 @@ def look(
 
 
 def _in_policy(thread_id: int, driver: Driver) -> str:
-    """Where the policy, or one that it wraps, is at now; empty where the core does not ask it."""
+    """The line at which the policy, or one it wraps, is now; empty if no policy is running."""
     frame = sys._current_frames()[thread_id]
     if at := line_in(type(driver.core.policy).__module__, frame):
         return at

@@ -1,4 +1,4 @@
-"""What a configuration file says by now, of which the policy alone is taken over at once."""
+"""Reads the configuration file again; of its changes, only the policy is applied at once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from workers.starting_again import is_brought_back
 log = structlog.get_logger()
 
 _EMPTY = (
-    "it is empty, perhaps half-written, so what it said before stays; a comment in it would mean "
-    "every default"
+    "it is empty, perhaps half-written, so the previous configuration stays; to select all "
+    "defaults, put a comment in it"
 )
 
 
 class Reloaded(NamedTuple):
-    """What a configuration file says by now.
+    """The result of reading a configuration file again.
 
     Attributes:
-        config: The one there was, with what was taken over.
-        not_taken: What was not, and why.
-        policy: The one that it names, made; None where the file has mistakes and changes nothing.
-        files: What that was read from.
+        config: The old configuration, with the changes that are applied.
+        not_taken: Messages about changes that are not applied.
+        policy: The configured policy, loaded; None without a file, or if the file has mistakes.
+        files: The files that the policy was loaded from, with their content.
     """
 
     config: Config
@@ -38,10 +38,10 @@ class Reloaded(NamedTuple):
 
 
 def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Reloaded:
-    """The old configuration with the policy that the file names now, and what is not taken over.
+    """Combines the old configuration with the policy that the file names now.
 
-    A file with mistakes, or with nothing in it any more, is reported and changes nothing; so are
-    changes that need a restart.
+    A file with mistakes, or one that has been emptied, is reported and changes nothing; changes
+    that need a restart are reported.
     """
     if config_file is None:
         return Reloaded(old, [], None, {})
@@ -65,23 +65,23 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
 def _is_empty(file: Path) -> bool:
     try:
         return not file.read_bytes().strip()
-    except OSError:  # it has just gone
+    except OSError:  # just removed
         return True
 
 
 def first_policy(
     begun: Reloaded, config_file: Path | None, hung: str | None
 ) -> tuple[Policy | None, str | None]:
-    """The policy that a scheduler begins with, or why without the configured one.
+    """The policy that a scheduler begins with, or the reason to begin without the configured one.
 
     Args:
-        begun: What the configuration file says.
-        config_file: Which that is.
-        hung: Why its policy is not to be tried again.
+        begun: The configuration, as read.
+        config_file: Its file.
+        hung: Why the policy must not be tried again; None if it may be.
 
     Raises:
-        ConfigError: It can't be made. Where Ray brought the scheduler back that is no error: what
-            it is loaded from is gone or broken by now, which the one before did not need any more.
+        ConfigError: The policy can't be loaded. A scheduler that Ray restarted does not raise: its
+            predecessor had loaded the policy, and the files have gone or broken since.
     """
     if hung is not None:
         return None, hung

@@ -1,4 +1,4 @@
-"""Why a process of this machine may say nothing: stopped, waiting, or busy."""
+"""Explains why a process of this machine is silent: stopped, waiting, or busy."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from workers.kernel_files import Standing
 
 
 def why_silent(pid: int, before: Standing | None, now: Standing | None) -> str:
-    """In words for people, why a process may say nothing.
+    """The likely reason why a process is silent, for people.
 
     Args:
-        pid: Its number.
-        before: How it stood a while ago.
-        now: And how it stands since.
+        pid: The process.
+        before: Its state a while ago.
+        now: Its state now.
     """
     if now is None or before is None:
         return "its process says nothing; is it stopped?"
     if now.state in "Tt":
         return f"its process is stopped; kill -CONT {pid} lets it go on"
     if now.cpu_ticks > before.cpu_ticks:
-        return "its process computes and says nothing; a library may hold Python's lock for so long"
+        return "its process computes and says nothing; a library may be holding Python's lock"
     if now.state == "D":
         return "its process waits for a disk or a driver that doesn't answer, and says nothing"
     return "its process waits for something, and says nothing"

@@ -1,4 +1,4 @@
-"""What a scheduler says of itself, for people and programs."""
+"""The status of a scheduler, for people and programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def status_of(
     ways: Mapping[str, Way],
     energy: EnergyAccount,
 ) -> dict[str, Any]:
-    """What it holds, how requests ended, and how its targets are.
+    """The requests held, how requests ended, and the state of the targets.
 
     Args:
         core: The state machine.
-        policy: Name and options of what decides.
-        ways: The links to its targets, by target id.
-        energy: What these have drawn.
+        policy: Name and options of the policy.
+        ways: The links to the targets, by target id.
+        energy: The energy that the targets have used.
     """
     return {
         "policy": {"name": policy[0], **policy[1]},
@@ -50,7 +50,7 @@ def status_of(
 
 
 def about(target: TargetState | None) -> dict[str, Any]:
-    """A target as the core knows it; None before it came up for the first time."""
+    """A target as the core knows it; the argument is None until it first comes up."""
     if target is None:
         return {
             "up": False,

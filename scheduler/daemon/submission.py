@@ -1,4 +1,4 @@
-"""What a door hands to the scheduler, and what it gets back."""
+"""A request as a door hands it to the scheduler, and the answer it gets back."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Submission:
     """A valid request at the door.
 
     Attributes:
-        kind: Its class.
+        kind: The request's class.
         specs: `[name, dtype, shape]` of its tensors, in the signature's order.
         body: Its packed tensors, in that order.
         deadline_ns: On the monotonic clock of the box.
         priority: As in `Request`.
         weight: As in `Request`.
         accept_late: As in `Request`.
-        reply: Called exactly once, with how it ended.
-        budget_ns: How long its caller gave it; 0 where that is not known.
+        reply: Called exactly once, with the answer.
+        budget_ns: The budget that its caller gave it; 0 if unknown.
     """
 
     kind: RequestClass
@@ -40,7 +40,7 @@ class Submission:
 
 
 class Provenance(Protocol):
-    """What gave an answer."""
+    """The variant and runtime that produced an answer."""
 
     @property
     def variant(self) -> str:
@@ -48,7 +48,7 @@ class Provenance(Protocol):
 
     @property
     def runtime(self) -> str:
-        """What ran it."""
+        """The runtime that ran it."""
 
 
 @dataclass(slots=True)
@@ -59,13 +59,13 @@ class Answer:
         outcome: How it ended.
         reason: Why, for people.
         detail: Figures for programs.
-        target: Where it ran.
-        offer: What ran.
-        batch: With how many others, itself included.
+        target: The target that ran it.
+        offer: The variant and runtime that ran it.
+        batch: Size of its batch, including this request.
         outputs: The packed output tensors of this request alone.
-        timing_ns: In the queue, in transfer, in execution, and all together.
-        notes: What else there is to know of how the outputs came about.
-        cache: `hit` where the result cache answered, `miss` where it could not, else empty.
+        timing_ns: Time in the queue, in transfer, in execution, and in total.
+        notes: Further facts about the outputs.
+        cache: `hit` if the result cache answered, `miss` if it could not, else empty.
     """
 
     outcome: Outcome
@@ -80,7 +80,7 @@ class Answer:
     cache: str = ""
 
     def header(self) -> dict[str, Any]:
-        """What a `result` message of the native protocol says of it, where there are outputs."""
+        """The header of a `result` message in the native protocol; requires outputs."""
         assert self.outputs is not None
         assert self.offer is not None
         header: dict[str, Any] = {

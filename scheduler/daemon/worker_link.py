@@ -33,20 +33,20 @@ log = structlog.get_logger()
 
 _RETRY_S = 0.02
 _LOOK_S, _SILENT_LOOKS = 5.0, 4
-"""How often it is seen whether the worker says anything, which it does every 5 s at least, and how
-many times in a row it has not: once is what a scheduler sees that was stopped itself."""
+"""How often to check that the worker has sent something, which it does at least every 5 s, and how
+many silent checks in a row mean that it hangs. A scheduler that was itself stopped sees one."""
 
 _UCRED = struct.Struct("iII")
 """Process, user and group of a unix socket's peer; see unix(7)."""
 
 
 class WorkerLink(asyncio.BufferedProtocol):
-    """A connection to one worker, made anew whenever it is lost.
+    """A connection to one worker, re-established whenever it is lost.
 
     Args:
         device_id: The device that the worker owns.
         path: The worker's unix socket.
-        listener: Who hears what it says.
+        listener: Receives the worker's reports.
 
     Attributes:
         device_id: The device that the worker owns.
@@ -73,7 +73,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._look_timer: asyncio.TimerHandle | None = None
 
     async def keep_connected(self) -> None:
-        """Connects, and connects again when the worker was lost, until cancelled."""
+        """Connects, and reconnects whenever the worker is lost, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -85,7 +85,7 @@ class WorkerLink(asyncio.BufferedProtocol):
             self._sizes.clear()
             self._handover = Handover()
             self._ending = ""
-            self._silent = -math.inf  # until it has said something: its libraries load for long
+            self._silent = -math.inf  # not counted before its first message: libraries load slowly
             self._lost.clear()
             await loop.create_connection(lambda: self, sock=peer)
             await self._lost.wait()
@@ -107,11 +107,11 @@ class WorkerLink(asyncio.BufferedProtocol):
     # -- sending
 
     def describe(self) -> dict[str, Any]:
-        """The worker's process, and how long it stands idle between two batches."""
+        """The worker's process, and how long its device idles between two batches."""
         return {"pid": self.pid, "handover_ns": self._handover.usual_ns}
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
-        """Sends a batch, whose items all have the same tensors but for the length of texts."""
+        """Sends a batch; the tensors of its items differ at most in the length of texts."""
         specs, bodies = alike([(submission.specs, submission.body) for submission in batch])
         padding = bytes(-len(bodies[0]) % ALIGNMENT)
         size_bytes = len(bodies) * (len(bodies[0]) + len(padding))
@@ -141,7 +141,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._write(encode({"t": "cancel", "id": run_id}))
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Has the worker measure what it has offered; it then makes the offer anew."""
+        """Has the worker measure an offer again; it then sends the new offer."""
         self._write(encode({"t": "measure", "model": offer.model, "variant": offer.variant}))
 
     def _write(self, buffers: list[Any]) -> None:
@@ -167,7 +167,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Bytes have arrived."""
         self._silent = 0
         for header, body in self._reader.advance(nbytes):
             self._hear(header, body)
@@ -184,7 +184,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}", is_silent)
 
     def _watch(self) -> None:
-        """Hangs up on a worker that says nothing any more; it is heard again once it does."""
+        """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
         self._silent += 1
         stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
         if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:

@@ -1,1 +1,1 @@
-"""What may be wrong around a box, and what would mend it."""
+"""Finds problems in a box's environment, and how to fix them."""

@@ -1,7 +1,6 @@
-"""What may be wrong around a box: each check looks, and says what would be right.
+"""The checks of a box's environment; each reports what it found and what would be right.
 
-A check is a function from what there is to findings; `CHECKS` lists them in the order in which
-they are shown.
+A check is a function from the surroundings to findings; `CHECKS` lists them in display order.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _TELLS_SINCE = 6
 
 
 def examine(config: Config, file: Path | None = None) -> Iterator[Finding]:
-    """All findings, as they come; of a configuration, and the file that has it."""
+    """Runs all checks on a configuration and its file, and yields their findings as they come."""
     around = Surroundings(config, tuple(distributions()), file=file)
     for check in CHECKS:
         yield from check(around)
@@ -49,7 +48,7 @@ def examine(config: Config, file: Path | None = None) -> Iterator[Finding]:
 
 
 def check_packages(around: Surroundings) -> Iterator[Finding]:
-    """Another distribution that owns a package of ours would take its place, or lose its own."""
+    """Finds other distributions that own a package of ours: one would shadow the other."""
     owners: dict[str, set[str]] = {name: set() for name in PACKAGES}
     for distribution in around.installed:
         name = _name_of(distribution)
@@ -62,7 +61,7 @@ def check_packages(around: Surroundings) -> Iterator[Finding]:
             yield Finding(
                 "packages",
                 "error",
-                f"package {package!r} belongs to {who} too",
+                f"package {package!r} also belongs to {who}",
                 "install laxity into an environment of its own",
             )
     ours = Path(__file__).parents[2]
@@ -80,7 +79,7 @@ def check_packages(around: Surroundings) -> Iterator[Finding]:
 
 
 def check_onnxruntime(around: Surroundings) -> Iterator[Finding]:
-    """Builds of ONNX Runtime overwrite each other's files."""
+    """Finds several builds of ONNX Runtime, which overwrite each other's files."""
     builds = sorted(
         f"{name} {distribution.version}"
         for distribution in around.installed
@@ -123,7 +122,7 @@ def _place_of(package: str) -> Path | None:
 
 
 def check_folders(around: Surroundings) -> Iterator[Finding]:
-    """Folders that can't be written, or on a disk with less room than they may come to need."""
+    """Finds folders that can't be written, or whose disk may become too small."""
     more_bytes: dict[int, int] = {}
     on_disk: dict[int, list[Path]] = {}
     written = list(_folders(around.config))
@@ -147,9 +146,9 @@ def check_folders(around: Surroundings) -> Iterator[Finding]:
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path, int]]:
-    """The keys of the folders that the box writes, and how many bytes they hold at most.
+    """The folders that the box writes: configuration key, path, and most bytes.
 
-    What is kept of models in state_dir has no bound: mostly profiles, and models once compiled.
+    state_dir has no bound: it holds mostly profiles and compiled models.
     """
     journal, durable = config.journal, config.durable
     yield "state_dir", config.state_dir, 0
@@ -174,9 +173,9 @@ def _room(folders: list[Path], more_bytes: int) -> Finding:
 
 
 def _closed(folder: Path) -> list[Path]:
-    """The folder where this user can't write it, or make it; else what is so of those in it.
+    """The folder if this user can't write or create it; else its subfolders that can't be written.
 
-    A box that was once started by another user left some.
+    A box that was once started by another user may have left such subfolders.
     """
     if not _is_open(_nearest(folder)):
         return [folder]
@@ -189,7 +188,7 @@ def _is_open(folder: Path) -> bool:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the one above that is there, in which it would be made."""
+    """The folder, or its nearest existing parent, in which it would be created."""
     return next(path for path in (folder, *folder.parents) if os.path.exists(path))
 
 
@@ -197,7 +196,7 @@ def _size_bytes(folder: Path) -> int:
     found = 0
     for at, _, names in os.walk(folder):
         for name in names:
-            with suppress(OSError):  # a box that runs has removed it meanwhile
+            with suppress(OSError):  # a running box may have removed it meanwhile
                 found += os.lstat(os.path.join(at, name)).st_size
     return found
 
@@ -206,21 +205,21 @@ def _size_bytes(folder: Path) -> int:
 
 
 def check_files(around: Surroundings) -> Iterator[Finding]:
-    """Tokens and certificates that can't be used, or not for long, or that others may use."""
+    """Finds tokens and certificates that can't be used, expire soon, or are open to others."""
     from edge_agent.checking import file_problems  # slow to import: the runtimes
 
     problems = [str(error) for error in file_problems(around.config)]
     for problem in problems:
-        yield Finding("files", "error", problem, "mend it: with this the box does not start")
+        yield Finding("files", "error", problem, "fix it: with this the box does not start")
     if not problems:
-        yield Finding("files", "good", "what is named of tokens and certificates can be read")
+        yield Finding("files", "good", "the configured tokens and certificates can be read")
         yield from _check_shown(around.config)
     for path in _keys(around.config):
         if os.path.exists(path) and path.stat().st_mode & 0o007:
             yield Finding(
                 "files",
                 "warning",
-                f"{path}: everybody on this machine may use the private key",
+                f"{path}: everybody on this machine can use the private key",
                 f"chmod 600 {path}, or 640 for a group",
             )
     for path, is_chain in _certificates(around.config):
@@ -228,7 +227,7 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
 
 
 def _check_shown(config: Config) -> Iterator[Finding]:
-    """Whoever has the scope `peer` names the box that is called upon, and shown a token, next."""
+    """Warns if the owner's token is shown to boxes: a tenant with scope `peer` can name any box."""
     if config.neighbours is None or config.neighbours.token_file or not config.token_file:
         return
     tenants = () if config.tenants_file is None else read_tenants(config.tenants_file)
@@ -236,7 +235,7 @@ def _check_shown(config: Config) -> Iterator[Finding]:
         yield Finding(
             "files",
             "warning",
-            f"neighbours: {', '.join(peers)} may come in as a box, and is shown the owner's token",
+            f"neighbours: {', '.join(peers)} may join as a box, and is shown the owner's token",
             "give neighbours.token_file a tenant's token, with the scope peer alone",
         )
 
@@ -247,7 +246,7 @@ def _keys(config: Config) -> list[Path]:
 
 
 def _certificates(config: Config) -> Iterator[tuple[Path, bool]]:
-    """Files of certificates; whether all in one are needed, or any of them is trusted."""
+    """The certificate files, and whether each is a chain; otherwise any one in it is trusted."""
     named: list[tuple[Path | None, bool]] = []
     if config.tls is not None:
         named += [(config.tls.cert, True), (config.tls.client_ca, False)]
@@ -262,9 +261,9 @@ def _check_validity(path: Path, is_chain: bool) -> Iterator[Finding]:
     try:
         found = load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):
-        return  # as was told already
+        return  # already reported by `check_files`
     now = datetime.now(timezone.utc)
-    # In a chain the first that ends ends it; of those that are trusted the last one does.
+    # A chain expires with its first certificate, a set of trusted ones with its last.
     deciding = (min if is_chain else max)(found, key=lambda each: each.not_valid_after_utc)
     since, until = deciding.not_valid_before_utc, deciding.not_valid_after_utc
     if since > now:
@@ -283,7 +282,7 @@ def _check_validity(path: Path, is_chain: bool) -> Iterator[Finding]:
 
 
 class _Memory(TypedDict):
-    """The part of Redis' INFO that is looked at."""
+    """The fields used of Redis' INFO."""
 
     redis_version: str
     maxmemory: int
@@ -291,12 +290,12 @@ class _Memory(TypedDict):
 
 
 def check_cache(around: Surroundings) -> Iterator[Finding]:
-    """A Redis that is away, old, or without bounds."""
+    """Finds a Redis that is unreachable, old, or without a memory limit."""
     cache = around.config.cache
     urls = () if cache is None else (cache.url, cache.central_url)
     named = [url for url in urls if url is not None and url != "memory://"]
     if not named:
-        what = "off" if cache is None else "in the scheduler's memory alone"
+        what = "off" if cache is None else "in the scheduler's memory only"
         yield Finding("cache", "good", f"the cache is {what}")
     for url in named:
         yield from _check_redis(url)
@@ -348,20 +347,22 @@ def _check_bounds(where: str, most_bytes: int, policy: str) -> Iterator[Finding]
             "cache",
             "warning",
             f"{where} has maxmemory-policy noeviction: once full, it takes no new answers",
-            "CONFIG SET maxmemory-policy allkeys-lru, or allkeys-lfu; where others keep what must "
-            "not leave, volatile-lru",
+            "CONFIG SET maxmemory-policy allkeys-lru, or allkeys-lfu; if others keep there what "
+            "must not be evicted, volatile-lru",
         )
     if most_bytes and policy != "noeviction":
-        yield Finding("cache", "good", f"{where} holds {most_bytes / 1e6:,.0f} MB, then {policy}")
+        yield Finding(
+            "cache", "good", f"{where} holds {most_bytes / 1e6:,.0f} MB, then evicts: {policy}"
+        )
 
 
 # -- clouds
 
 
 def check_clouds(around: Surroundings) -> Iterator[Finding]:
-    """Servers that do not answer, do not let the box in, or lack its models."""
+    """Finds servers that do not answer, do not let the box in, or lack its models."""
     if not around.config.cloud:
-        yield Finding("cloud", "good", "there is none")
+        yield Finding("cloud", "good", "none is configured")
         return
     from scheduler.doctor.cloud import look_at_clouds  # slow to import: gRPC
 

@@ -1,4 +1,4 @@
-"""What of a cloud keeps the box from using it, as small questions tell that are no inferences."""
+"""Checks whether the box can use its clouds, with small calls that are not inferences."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.daemon.cloud.endpoint import Endpoint, Fault, RemoteError
 from scheduler.doctor.findings import Finding
 
 PATIENCE_S = 3.0
-"""For each answer; a server that is not there by then is of no use before a deadline either."""
+"""Timeout of each call; a slower server would be of no use before a deadline either."""
 
 _LOOKS = 5
 
@@ -25,11 +25,11 @@ _REMEDIES = {
     Fault.SILENT: _AWAY,
     Fault.UNKNOWN_CALLER: "token_file, headers or tls of this cloud should hold what it asks for",
 }
-"""Of what keeps all models from being asked for."""
+"""Remedies for the faults that concern a whole server, not a single model."""
 
 
 def look_at_clouds(config: Config) -> Iterator[Finding]:
-    """Asks all clouds at the same time; no inference is sent, so nothing is paid."""
+    """Checks all clouds at the same time; no inference is sent, so nothing has to be paid."""
 
     async def look() -> list[list[Finding]]:
         return await asyncio.gather(*(_look_at(each, config) for each in config.cloud))
@@ -43,14 +43,14 @@ async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
     try:
         endpoint = endpoint_of(cloud, ANSWER_BYTES)
     except ConfigError:
-        return []  # as the check of files tells
+        return []  # reported by the check of files
     try:
         took_ms, dead = await _round_trip_ms(endpoint)
         mute = await _unanswered(endpoint.extensions(PATIENCE_S), Fault.GONE, Fault.INVALID)
         wanted = _wanted(cloud, config)
         missing = await _missing(endpoint, wanted)
     except RemoteError as error:
-        verb = "does not let the box in" if error.fault is Fault.UNKNOWN_CALLER else "is no use"
+        verb = "does not let the box in" if error.fault is Fault.UNKNOWN_CALLER else "is of no use"
         remedy = _REMEDIES.get(error.fault, "its own log may tell more")
         return [Finding("cloud", "error", f"{where} {verb}: {error}", remedy)]
     finally:
@@ -58,17 +58,17 @@ async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
     there = len(wanted) - len(missing)
     if dead and mute and not there:
         told = f"{where} answers, but not as a server of the Open Inference Protocol: {dead}"
-        return [Finding("cloud", "error", told, "correct its url, or what stands before it")]
+        return [Finding("cloud", "error", told, "correct its url, or the proxy in front of it")]
     told = f"{where} answers in {took_ms:.2f} ms and has {there} of {len(wanted)} models"
     return [Finding("cloud", "good", told), *_lacking(where, cloud, missing, there)]
 
 
 async def _round_trip_ms(endpoint: Endpoint) -> tuple[float, RemoteError | None]:
-    """Of a connection that stands, the median; and what is said in place of being there."""
+    """The median round trip on an open connection, and the error if the server rejects the call."""
     took_ms = []
     for _ in range(1 + _LOOKS):
         began_s = time.perf_counter()
-        # A server that has no such question has answered all the same.
+        # A server that does not know this call has answered all the same.
         known = Fault.GONE, Fault.INVALID, Fault.UNKNOWN_CALLER
         dead = await _unanswered(endpoint.live(PATIENCE_S), *known)
         took_ms.append((time.perf_counter() - began_s) * 1e3)
@@ -76,7 +76,7 @@ async def _round_trip_ms(endpoint: Endpoint) -> tuple[float, RemoteError | None]
 
 
 async def _unanswered(question: Awaitable[object], *but: Fault) -> RemoteError | None:
-    """One of these faults where it came; None where there is an answer."""
+    """Awaits a call; returns an error with one of these faults, or None if it succeeded."""
     try:
         await question
     except RemoteError as error:
@@ -87,7 +87,7 @@ async def _unanswered(question: Awaitable[object], *but: Fault) -> RemoteError |
 
 
 def _wanted(cloud: CloudConfig, config: Config) -> dict[str, str]:
-    """The models of the box that are to run there, each with what it is called there."""
+    """The models of the box that should run there, with their names there."""
     folders = sorted(path.name for path in config.models.glob("*") if path.is_dir())
     here = folders if cloud.models is None else cloud.models
     named = {model: cloud.remote_name(model) for model in here}
@@ -95,10 +95,10 @@ def _wanted(cloud: CloudConfig, config: Config) -> dict[str, str]:
 
 
 async def _missing(endpoint: Endpoint, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The models that are not there, and what is said of each.
+    """The models that are not there, each with the server's error.
 
     Raises:
-        RemoteError: The server says the same of all.
+        RemoteError: The error concerns the whole server.
     """
     found = {}
     for model, name in wanted.items():
@@ -114,8 +114,8 @@ async def _missing(endpoint: Endpoint, wanted: Mapping[str, str]) -> dict[str, s
 def _lacking(
     where: str, cloud: CloudConfig, missing: Mapping[str, str], there: int
 ) -> Iterator[Finding]:
-    """Of models that are named each; of others only where there is none at all."""
-    remedy = "load it there, or say under models what it is called there"
+    """A finding per missing model if the models are configured; else one if all are missing."""
+    remedy = "load it there, or give its name there under models"
     told = list(missing.values())
     if cloud.models is None:
         told = told[:1] if not there else []

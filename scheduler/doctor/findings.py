@@ -1,4 +1,4 @@
-"""What the checks of `laxity doctor` look at and say."""
+"""Inputs and results of the checks of `laxity doctor`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Level = Literal["good", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check saw.
+    """A result of a check.
 
     Attributes:
         check: The check's name.
-        level: Whether it matters.
-        message: What there is.
-        remedy: What would be right; empty where it is.
+        level: How serious it is.
+        message: What was found.
+        remedy: What would be right; empty if nothing is wrong.
     """
 
     check: str
@@ -32,13 +32,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the checks look at.
+    """The environment that the checks examine.
 
     Attributes:
         config: The box's configuration.
         installed: The distributions of this environment.
-        root: Where `/proc` and `/sys` are found.
-        file: Where the configuration was read from; None where every default is meant.
+        root: The folder that contains `/proc` and `/sys`.
+        file: The file of the configuration; None if all settings are defaults.
     """
 
     config: Config

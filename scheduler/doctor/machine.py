@@ -1,6 +1,6 @@
-"""What of the machine makes a box miss deadlines, as the kernel's files tell it.
+"""Finds causes of deadline misses in the machine, from the kernel's files.
 
-Where a file is not there, as in many containers, nothing is said of what it would tell.
+If a file is missing, as in many containers, its check is skipped.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from scheduler.doctor.findings import Finding, Surroundings
 from workers.kernel_files import standing, text_of
 
 _LOOK_S = 0.5
-"""How long it is looked who computes beside the box."""
+"""How long to observe the CPU use of other processes."""
 
 _HEAVY, _STOLEN = 0.5, 0.05
-"""Parts of a core, and of all the time, from which on something is told."""
+"""Least CPU use of a process, as a share of a core, and least steal time, as a share of all time,
+that are reported."""
 
 _SWAPPED_BYTES = 64 * 2**20
 _STALLED_PERCENT = 1.0
 
 _SCALES_BY_ITSELF = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-"""Drivers whose `powersave` goes up with the load; that of all others stays at the bottom."""
+"""Drivers whose `powersave` governor raises the clock with the load; all others keep it low."""
 
 _OWN = ("ray::", "raylet", "gcs_server", "edge_agent", "scheduler.ingress", "/ray/", "laxity")
-"""What is in the command lines of a box's processes."""
+"""Substrings of the command lines of a box's own processes."""
 
 
 def is_of_a_box(command: str) -> bool:
-    """Whether a command line is that of a process of a box."""
+    """Whether a command line belongs to a process of a box."""
     return any(own in command for own in _OWN)
 
 
 def check_processor(around: Surroundings) -> Iterator[Finding]:
-    """Clocks that stay low, a quota of computing time, and others who compute."""
+    """Finds low CPU clocks, a CPU quota, and other busy processes."""
     slow = sorted(
         folder.parent.name.removeprefix("cpu")
         for folder in (around.root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq")
@@ -50,8 +51,8 @@ def check_processor(around: Surroundings) -> Iterator[Finding]:
             "processor",
             "warning",
             f"governor powersave keeps the clock of processor {', '.join(slow)} at its lowest",
-            "cpupower frequency-set -g schedutil, or performance; what was measured before then "
-            "is measured again by itself",
+            "cpupower frequency-set -g schedutil, or performance; earlier measurements "
+            "are then repeated automatically",
         )
     quota = list(_check_quota(around.root))
     yield from quota
@@ -60,7 +61,7 @@ def check_processor(around: Surroundings) -> Iterator[Finding]:
     others = list(_check_others(before, _look(around.root)))
     yield from others
     if not (slow or quota or others):
-        yield Finding("processor", "good", "nothing slows it down, and nobody else computes")
+        yield Finding("processor", "good", "nothing slows it down, and no other process is busy")
 
 
 def _check_quota(root: Path) -> Iterator[Finding]:
@@ -72,8 +73,8 @@ def _check_quota(root: Path) -> Iterator[Finding]:
         yield Finding(
             "processor",
             "warning",
-            f"what runs here may compute {quota:g} s in each second, and has {count} processors: "
-            "when that is used up, all of it stands still, for up to 100 ms",
+            f"processes here may compute {quota:g} s in each second, and have {count} processors: "
+            "when that is used up, all of them stop, for up to 100 ms",
             "give the box cores instead (docker run --cpuset-cpus=…, AllowedCPUs= of a systemd "
             f"unit), or a quota of {count} (--cpus, CPUQuota={count * 100}%)",
         )
@@ -81,12 +82,12 @@ def _check_quota(root: Path) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What has been computed up to now, in clock ticks.
+    """CPU time used up to now, in clock ticks.
 
     Attributes:
-        all: What there was to compute in, of all processors.
-        stolen: What the hypervisor gave to other machines.
-        by_pid: What each process has computed, and its command line.
+        all: Total time of all processors.
+        stolen: Time that the hypervisor gave to other machines.
+        by_pid: CPU time of each process, and its command line.
     """
 
     all: int
@@ -102,7 +103,7 @@ def _look(root: Path) -> Look:
         pid = int(folder.name)
         stood = standing(pid, root)
         command = (text_of(folder / "cmdline") or "").replace("\0", " ")
-        if stood is not None and command:  # threads of the kernel have no command line
+        if stood is not None and command:  # kernel threads have no command line
             by_pid[pid] = stood.cpu_ticks, command
     return Look(sum(ticks), ticks[7] if len(ticks) > 7 else 0, by_pid)
 
@@ -133,9 +134,9 @@ def _check_others(before: Look, after: Look) -> Iterator[Finding]:
 
 
 def check_memory(around: Surroundings) -> Iterator[Finding]:
-    """Memory that has to come back from a disk, and pages that are made while somebody waits."""
+    """Finds memory that is swapped out or short, and huge pages that stall processes."""
     found = [*_check_swap(around.root), *_check_pages(around.root)]
-    yield from found or (Finding("memory", "good", "nothing of it is on a disk"),)
+    yield from found or (Finding("memory", "good", "none of it is swapped out"),)
 
 
 def _check_swap(root: Path) -> Iterator[Finding]:
@@ -173,19 +174,19 @@ def _check_pages(root: Path) -> Iterator[Finding]:
 
 
 def check_open_files(around: Surroundings) -> Iterator[Finding]:
-    """Connections that could not be opened."""
+    """Finds a limit on open files that is too low for the configured connections."""
     from edge_agent.open_files import LEAST
 
     connections = around.config.limits.connections
     wanted = LEAST + connections
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or hard >= wanted:
-        yield Finding("open files", "good", f"limits.connections: {connections} can be had")
+        yield Finding("open files", "good", f"limits.connections: {connections} is possible")
         return
     yield Finding(
         "open files",
         "error" if hard < LEAST else "warning",
-        f"what is started from here may have {hard} files open, and limits.connections: "
-        f"{connections} takes {wanted}",
+        f"processes started here may have {hard} files open, and limits.connections: "
+        f"{connections} needs {wanted}",
         f"ulimit -n {wanted}, LimitNOFILE={wanted} of a systemd unit, or fewer connections",
     )

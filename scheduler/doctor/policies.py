@@ -1,4 +1,4 @@
-"""What `laxity doctor` says of the policies that other distributions offer."""
+"""Checks the configured policy, and the policies that other distributions offer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from scheduler.policy_loading import GROUP, check_policy
 
 
 def check_policies(around: Surroundings) -> Iterator[Finding]:
-    """A policy that can't be made, and names that mean another one than who offers them thinks."""
+    """Finds a policy that can't be loaded, and ambiguous or shadowed policy names."""
     policy = around.config.policy
     try:
         check_policy(policy, None)
     except ConfigError as error:
         said = "; ".join(problem.message for problem in error.problems)
-        yield Finding("policies", "error", said, "mend it: with this the box does not start")
+        yield Finding("policies", "error", said, "fix it: with this the box does not start")
     else:
-        yield Finding("policies", "good", f"{policy.name} can be made")
+        yield Finding("policies", "good", f"{policy.name} can be loaded")
     offers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
-    first: dict[str, Distribution] = {}  # of one name only the first is looked into
+    first: dict[str, Distribution] = {}  # only the first distribution of a name counts
     for distribution in around.installed:
         first.setdefault(str(distribution.name), distribution)
     for name, distribution in first.items():
@@ -36,13 +36,13 @@ def check_policies(around: Surroundings) -> Iterator[Finding]:
             yield Finding(
                 "policies",
                 "warning",
-                f"{who} offers a policy {name!r}, which stays laxity's own",
+                f"{who} offers a policy {name!r}, but that name means laxity's own",
                 f"name it as {value!r}, or have it offered by another name",
             )
         elif len({value for _, value in offered}) > 1:
             yield Finding(
                 "policies",
                 "warning",
-                f"{name!r} is offered by {who}, so that nothing tells which is meant",
+                f"{name!r} is offered by {who}, so it is not clear which is meant",
                 f"uninstall all but one, or name it as {value!r}",
             )

@@ -1,4 +1,4 @@
-"""What `laxity doctor` says of what a box serves, on which cores, and where it listens."""
+"""Checks a box's models, the cores of its devices, and the addresses on which it listens."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from scheduler.doctor.findings import Finding, Surroundings
 from scheduler.doctor.machine import is_of_a_box
 
 _NAMED = 10
-"""Models that are named; of more, how many there are."""
+"""The most models to list by name; if there are more, only their number is reported."""
 
 _START = "with this the box does not start"
 
 
 def check_models(around: Surroundings) -> Iterator[Finding]:
-    """Models that can't be read, and so would not be served."""
+    """Finds models that can't be read and so would not be served."""
     from workers.repository import RepositoryError, load_repository  # slow to import: the runtimes
 
     root = around.config.models
     if around.file is None and not os.path.isdir(root):
-        yield Finding("models", "good", "no configuration names any: --config FILE")
+        yield Finding("models", "good", "not checked without a configuration: --config FILE")
         return
     try:
         repository = load_repository(root)
     except RepositoryError as error:
-        yield Finding("models", "error", str(error), f"name another folder under models; {_START}")
+        yield Finding("models", "error", str(error), f"set models to another folder; {_START}")
         return
     for problem in repository.problems:
         serves = problem.model in repository.models  # without this variant
@@ -37,7 +37,7 @@ def check_models(around: Surroundings) -> Iterator[Finding]:
             "models",
             "warning" if serves else "error",
             told,
-            "mend or remove it; all else is served",
+            "fix or remove it; everything else is served",
         )
     names = sorted(repository.models)
     if names:
@@ -45,17 +45,17 @@ def check_models(around: Surroundings) -> Iterator[Finding]:
         yield Finding("models", "good", f"{root}: {named} can be read")
     elif not repository.problems:
         remedy = "a model is a folder with a model.yaml, or with 1/model.onnx"
-        yield Finding("models", "warning", f"{root}: there is no model", remedy)
+        yield Finding("models", "warning", f"{root}: no model found", remedy)
 
 
 def check_cores(around: Surroundings) -> Iterator[Finding]:
-    """Cores that are named and not there, or not for the box."""
+    """Finds configured cores that do not exist or that this process may not use."""
     from edge_agent.processors import probe_cpu
 
     listed = () if around.config.devices == "auto" else around.config.devices
     named = [device for device in listed if device.cores]
     if not named:
-        yield Finding("cores", "good", "no device names any")
+        yield Finding("cores", "good", "no device sets cores")
         return
     usable = probe_cpu(around.root).usable
     for device in named:
@@ -65,15 +65,15 @@ def check_cores(around: Surroundings) -> Iterator[Finding]:
             yield Finding(
                 "cores",
                 "error",
-                f"{device.id} names core {missing}, which can't be used here",
-                f"name some of {', '.join(map(str, usable))} under its cores; {_START}",
+                f"{device.id} lists cores that can't be used here: {missing}",
+                f"choose its cores from {', '.join(map(str, usable))}; {_START}",
             )
         else:
-            yield Finding("cores", "good", f"{device.id}: core {cores} can be used")
+            yield Finding("cores", "good", f"{device.id} can use its cores: {cores}")
 
 
 def check_doors(around: Surroundings) -> Iterator[Finding]:
-    """Addresses that others have, or that can't be had; those of a box that runs are its own."""
+    """Finds addresses that are in use or can't be bound, except those of the running box itself."""
     from edge_agent.state_lock import is_held
 
     runs = is_held(around.config.state_dir, "agent")
@@ -87,17 +87,17 @@ def check_doors(around: Surroundings) -> Iterator[Finding]:
         if why is None:
             yield Finding("doors", "good", f"{url} is free")
         elif runs and (holder is None or is_of_a_box(holder[1])):
-            yield Finding("doors", "good", f"{url} is held by the box that runs")
+            yield Finding("doors", "good", f"{url} is in use by the running box")
         elif holder is None:
-            yield Finding("doors", "error", why, f"listen elsewhere, or make room; {_START}")
+            yield Finding("doors", "error", why, f"fix this, or listen elsewhere; {_START}")
         else:
             pid, command = holder
-            told = f"{url} is held by process {pid} ({command:.40})"
-            yield Finding("doors", "error", told, f"end it, or listen elsewhere; {_START}")
+            told = f"{url} is in use by process {pid} ({command:.40})"
+            yield Finding("doors", "error", told, f"stop it, or listen elsewhere; {_START}")
 
 
 def _refusal(address: Address) -> str | None:
-    """Why an address can't be had; without making what is not there yet."""
+    """Why an address can't be bound; None if it can. Missing folders are not created."""
     from edge_agent.errors import AgentError
     from edge_agent.listening import check_free
 
@@ -116,7 +116,7 @@ def _refusal(address: Address) -> str | None:
 
 
 def _holder(address: Address) -> tuple[int, str] | None:
-    """The process that has an address, and its command line; None where nobody may tell."""
+    """The process that listens on an address, and its command line; None if it is unknown."""
     import psutil
 
     for each in psutil.net_connections("tcp" if address.path is None else "unix"):

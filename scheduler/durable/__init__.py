@@ -1,1 +1,1 @@
-"""Durable tasks: work that is on disk before it is accepted, and runs below all requests."""
+"""Durable tasks: work that is on disk before it is accepted, and yields to every request."""

@@ -1,9 +1,9 @@
-"""The two clocks of a durable task: the wall's on disk, one that only runs forward in memory.
+"""The two clocks of a durable task: the wall clock on disk, a monotonic clock in memory.
 
-A deadline of days has to outlive the process and the boot, so on disk it is a time of the wall
-clock. That clock can be set, by hand or by NTP. So while the box runs, deadlines are counted on
-CLOCK_BOOTTIME, which no one sets and which counts while the box sleeps; and when the wall clock is
-seen to have been set, what is on disk is moved along with it.
+A deadline of days has to outlive the process and the boot, so on disk it is a wall clock time. That
+clock can be set, by hand or by NTP. While the box runs, deadlines therefore count on
+CLOCK_BOOTTIME, which nobody can set and which keeps counting while the box sleeps. When the wall
+clock turns out to have been set, the times on disk are shifted by the same amount.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from collections.abc import Callable
 _MS = 1_000_000
 
 STEP_MS = 1_000
-"""A difference between the clocks that is more than drift."""
+"""A difference between the clocks from this size on is a step, not drift."""
 
 
 def boot_ns() -> int:
-    """Time since the box was started, asleep or awake."""
+    """Time since boot, including time asleep."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 class TaskClock:
-    """Tells the time of tasks.
+    """Converts between the two clocks of tasks.
 
     Args:
         wall_ns: The wall clock.
-        boot_ns: The clock that only runs forward.
+        boot_ns: The monotonic clock.
     """
 
     def __init__(
@@ -35,35 +35,36 @@ class TaskClock:
         wall_ns: Callable[[], int] = time.time_ns,
         boot_ns: Callable[[], int] = boot_ns,
     ) -> None:
-        """Takes the wall clock to be right."""
+        """Assumes that the wall clock is right."""
         self._wall_ns = wall_ns
         self.boot_ns = boot_ns
         self._offset_ms = wall_ns() // _MS - boot_ns() // _MS
 
     def not_before(self, seen_ms: int) -> None:
-        """Takes note of the latest time that the store has seen.
+        """Moves the task clock forward to the latest time in the store, if it is behind.
 
-        A wall clock that says less was set back while nobody looked, as on a box without a battery
-        for it: then that time counts, until `step_ms` finds the clock set right.
+        A wall clock behind that time was set back while the process was down, as on a box without
+        a clock battery. The task clock then starts from that time, until `step_ms` finds the wall
+        clock corrected.
         """
         self._offset_ms += max(0, seen_ms - self.wall_ms())
 
     def wall_ms(self) -> int:
-        """The time to be written to disk."""
+        """The current time, as written to disk."""
         return self.boot_ns() // _MS + self._offset_ms
 
     def to_wall_ms(self, boot_ns: int) -> int:
-        """A time in memory as it is written to disk."""
+        """Converts a time in memory to the form on disk."""
         return boot_ns // _MS + self._offset_ms
 
     def to_boot_ns(self, wall_ms: int) -> int:
-        """A time on disk as it is counted in memory."""
+        """Converts a time on disk to the form in memory."""
         return (wall_ms - self._offset_ms) * _MS
 
     def step_ms(self) -> int:
-        """By how much the wall clock was set since the last look; 0 where it only drifted.
+        """How far the wall clock was set since the last call; 0 if it only drifted.
 
-        What is on disk must be moved by as much; from now on `wall_ms` follows the clock.
+        The caller must shift the times on disk by as much. From now on `wall_ms` follows the clock.
         """
         step_ms = self._wall_ns() // _MS - self.wall_ms()
         if abs(step_ms) < STEP_MS:
@@ -72,5 +73,5 @@ class TaskClock:
         return step_ms
 
     def take_back(self, step_ms: int) -> None:
-        """Counts as before a step along which what is on disk was not moved; it is found again."""
+        """Undoes a step that could not be applied to the disk; `step_ms` will find it again."""
         self._offset_ms -= step_ms

@@ -1,8 +1,8 @@
-"""The tables of durable tasks in SQLite, and what may be done with them. One thread at a time.
+"""The SQLite tables of durable tasks and the operations on them. One thread at a time.
 
-Every operation is one that has happened once its transaction is committed: with WAL and
-`synchronous=FULL` SQLite returns from the commit when the log is on disk (fsync). A log that was
-torn by a power cut ends, by its checksums, with the last whole transaction.
+An operation has happened once its transaction is committed: with WAL and `synchronous=FULL`, SQLite
+returns from the commit when the log is on disk (fsync). The checksums of a log torn by a power cut
+make it end with the last whole transaction.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 FILE = "tasks.db"
 VERSION = 1
 PURGED_AT_ONCE = 500
-"""Expired tasks that are removed in one transaction, so that none takes long."""
+"""The most expired tasks removed in one transaction, so that no transaction takes long."""
 
 _SCHEMA = """
 CREATE TABLE tasks (
@@ -41,33 +41,32 @@ CREATE TABLE clock (seen_ms INTEGER NOT NULL);
 INSERT INTO clock VALUES (0);
 """
 Op = Callable[["Database"], Any]
-"""Something to be done within a transaction. It raises a `LaxityError` before it changes anything,
-or not at all."""
+"""An operation within a transaction. If it raises a `LaxityError`, it has changed nothing."""
 
 
 class Damaged(Exception):
-    """The file is no database any more; the message says what SQLite said."""
+    """The file is not a valid database; the message is SQLite's."""
 
 
 class Database:
     """One connection.
 
     Args:
-        path: The file; made where there is none. Its folder must be there.
-        bounds: How much is kept at most.
-        reading: For looking only; the file must be there.
+        path: The file, created if missing. Its folder must exist.
+        bounds: Limits on what is kept.
+        reading: Opens it read-only; the file must exist.
 
     Raises:
-        Damaged: The file is not what was written.
-        sqlite3.Error: It can't be opened.
+        Damaged: The file is corrupt.
+        sqlite3.Error: The file can't be opened.
     """
 
     def __init__(self, path: Path, bounds: Bounds, reading: bool = False) -> None:
-        """Opens the file, checks all of it, and makes the tables where it is new."""
+        """Opens the file; if not `reading`, checks all of it and creates missing tables."""
         self._bounds = bounds
         self._use: dict[str, list[int]] = {}
         if not reading:
-            path.touch(0o600)  # as SQLite's files beside it are then, too
+            path.touch(0o600)  # SQLite gives its files beside it the same mode
         mode = "ro" if reading else "rwc"
         self._sql = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10
@@ -113,17 +112,17 @@ class Database:
         }
 
     def close(self) -> None:
-        """Ends it; the last one out moves the log into the file."""
+        """Closes the connection; the last one to close moves the log into the file."""
         self._sql.close()
 
     # -- transactions
 
     def commit(self, ops: Sequence[Op]) -> list[Any]:
-        """Does several things in one transaction: what came of each, or its error.
+        """Runs several operations in one transaction; returns each one's result or error.
 
-        One that can't be written (a full disk, say) does not take the others with it: each is
-        then tried by itself, because those that make room may work. Nor does one that stumbles over
-        what is on disk: with the thread it would take all tasks along.
+        If the transaction fails (a full disk, say), each operation is tried in a transaction of its
+        own, because those that free space may work. An operation that fails on damaged data is
+        answered with an error too: an exception would end the thread, and with it all tasks.
         """
         try:
             with self._transaction("IMMEDIATE"):
@@ -136,7 +135,7 @@ class Database:
             return [found for op in ops for found in self.commit([op])]
 
     def look(self, ops: Sequence[Op]) -> list[Any]:
-        """Answers several questions: each answer, or its error."""
+        """Runs several look-ups; returns each one's result or error."""
         found: list[Any] = []
         for op in ops:
             try:
@@ -152,21 +151,21 @@ class Database:
             yield
             self._sql.execute("COMMIT")
         except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+            with contextlib.suppress(sqlite3.Error):  # SQLite may already have rolled back
                 self._sql.execute("ROLLBACK")
             raise
 
     # -- writing
 
     def add(self, task: NewTask) -> tuple[int, bool]:
-        """Keeps a task.
+        """Stores a task.
 
         Returns:
-            Its number, and whether it is new; a task that is there already is not kept twice.
+            Its number, and whether it is new; a task that is already stored is not stored twice.
 
         Raises:
-            TaskConflict: Its id is that of a task with other content.
-            Overloaded: There are too many.
+            TaskConflict: A task with this id but other content is stored.
+            Overloaded: A limit on tasks or bytes is reached.
         """
         content = task.content
         digest = content.asked.digest()
@@ -208,7 +207,7 @@ class Database:
             raise Overloaded(text, {**detail, "limit": "bytes"})
 
     def end(self, ended: Ended) -> bool:
-        """Gives a task its one outcome; False if it has one already, or is gone."""
+        """Gives a task its one outcome; returns False if it already has one, or is gone."""
         row = self._sql.execute(
             "SELECT tenant, bytes FROM tasks WHERE seq = ? AND outcome IS NULL", (ended.seq,)
         ).fetchone()
@@ -231,11 +230,11 @@ class Database:
         return True
 
     def note_attempt(self, seq: int, attempts: int) -> None:
-        """Remembers how often a task has failed."""
+        """Stores how often a task has failed."""
         self._sql.execute("UPDATE tasks SET attempts = ? WHERE seq = ?", (attempts, seq))
 
     def purge(self, before_ms: int) -> int:
-        """Removes tasks that ended before a time, some of them; how many."""
+        """Removes up to `PURGED_AT_ONCE` tasks that ended before a time; returns how many."""
         rows = self._sql.execute(
             "SELECT seq, tenant, bytes FROM tasks WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
             (before_ms, PURGED_AT_ONCE),
@@ -247,11 +246,12 @@ class Database:
         return len(rows)
 
     def move_clock(self, step_ms: int, set_ms: int) -> None:
-        """Moves the times on disk along with a wall clock that was set.
+        """Shifts the times on disk after the wall clock was set.
 
         Args:
-            step_ms: By how much.
-            set_ms: When, by the clock as it was: what is later was written by it as it is.
+            step_ms: How far the clock was set.
+            set_ms: When the change was noticed, by the old clock. Later times on disk are by the
+                new clock already.
         """
         times = {"step": step_ms, "set": set_ms}
         self._sql.execute(
@@ -265,7 +265,7 @@ class Database:
         self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
 
     def note_time(self, now_ms: int) -> None:
-        """Remembers the time, in case that the next start finds a clock that was set back."""
+        """Stores the time, in case the next start finds that the clock was set back."""
         self._sql.execute("UPDATE clock SET seen_ms = max(seen_ms, ?)", (now_ms,))
 
     def _account(self, tenant: str, tasks: int, size: int) -> None:
@@ -276,10 +276,10 @@ class Database:
     # -- reading
 
     def find(self, tenant: str, id_: str, digest: bytes | None = None) -> int | None:
-        """The number of a task; None where there is none.
+        """The number of a task; None if there is none.
 
         Raises:
-            TaskConflict: There is one with another digest.
+            TaskConflict: The task has another digest.
         """
         row = self._sql.execute(
             "SELECT seq, digest FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
@@ -289,25 +289,25 @@ class Database:
         seq, known = row
         if digest is not None and known != digest:
             raise TaskConflict(
-                f"the id {id_!r} is that of a task with another model, inputs or priority; "
-                "another task takes another id"
+                f"the id {id_!r} belongs to a task with another model, inputs or priority; "
+                "use another id"
             )
         return int(seq)
 
     def kept(self, tenant: str, id_: str) -> KeptTask | None:
-        """A task; None where there is none."""
+        """A stored task; None if there is none."""
         row = self._sql.execute(
             f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
         ).fetchone()
         return None if row is None else kept_from(row)
 
     def result(self, seq: int) -> tuple[dict[str, Any], bytes] | None:
-        """Header and outputs of a task that ended with a result."""
+        """Header and outputs of a task that ended with a result; None for any other."""
         row = self._sql.execute("SELECT header, body FROM outputs WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else (msgpack.unpackb(row[0]), row[1])
 
     def inputs(self, seqs: Iterable[int]) -> dict[int, tuple[Specs, bytes]]:
-        """The tensors of waiting tasks: their description and bytes, by number."""
+        """The input tensors of waiting tasks, as specs and bytes, by task number."""
         found = {}
         for seq in seqs:
             row = self._sql.execute(
@@ -324,7 +324,7 @@ class Database:
         return [kept_from(row) for row in rows]
 
     def listed(self, tenant: str, count: int, before: int | None) -> list[KeptTask]:
-        """A tenant's tasks, the newest first, from before a number."""
+        """Up to `count` of a tenant's tasks, newest first, numbered below `before` if given."""
         rows = self._sql.execute(
             f"SELECT {COLUMNS} FROM tasks WHERE tenant = ? AND seq < ? ORDER BY seq DESC LIMIT ?",
             (tenant, before if before is not None else 2**63 - 1, count),
@@ -332,7 +332,7 @@ class Database:
         return [kept_from(row) for row in rows]
 
     def counts(self, tenant: str) -> dict[str, int]:
-        """How many of a tenant's tasks wait, and how many ended how."""
+        """The number of a tenant's tasks that wait, and that ended with each outcome."""
         return dict(
             self._sql.execute(
                 "SELECT coalesce(outcome, 'waiting'), count(*) FROM tasks WHERE tenant = ? "
@@ -342,12 +342,12 @@ class Database:
         )
 
     def use(self) -> tuple[int, int]:
-        """How many tasks are kept, and the bytes of their tensors."""
+        """The number of stored tasks, and the bytes of their tensors."""
         tasks, size = map(sum, zip((0, 0), *self._use.values(), strict=True))
         return tasks, size
 
     def seen_ms(self) -> int:
-        """The latest time of the wall clock that was written down."""
+        """The latest wall clock time on disk."""
         (seen,) = self._sql.execute(
             "SELECT max((SELECT seen_ms FROM clock), coalesce(max(submitted_ms), 0), "
             "coalesce(max(ended_ms), 0)) FROM tasks"
@@ -356,7 +356,7 @@ class Database:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error says that the file is not what was written."""
+    """Whether an error says that the file is corrupt."""
     return "malformed" in str(error) or "not a database" in str(error)
 
 
@@ -369,6 +369,6 @@ def _outcome_of(op: Op, database: Database) -> Any:
 
 def _as_answer(error: Exception) -> LaxityError:
     if isinstance(error, sqlite3.Error) and "full" in str(error):
-        return Overloaded(f"there is no room for it: {error}", {"limit": "disk"})
+        return Overloaded(f"there is no room to store it: {error}", {"limit": "disk"})
     said = error if isinstance(error, sqlite3.Error) else repr(error)
     return Unavailable(f"the store of durable tasks does not work: {said}", {"durable": False})

@@ -1,4 +1,4 @@
-"""Where tasks are handed in, asked about and fetched: store and feeder behind one counter."""
+"""Submitting, querying, fetching and cancelling tasks: one interface to store and feeder."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from scheduler.durable.store import Store, Then
 from scheduler.errors import LaxityError, Overloaded, TaskNotFound
 
 TAKEN_AT_ONCE = 1_000
-"""Tasks that are taken over from the disk in one turn of the loop."""
+"""The most tasks taken over from disk in one iteration of the event loop."""
 
 MOST_WAITS = 10_000
-"""Callers that wait for the end of a task at once; see `Shares`."""
+"""The most callers that may wait for the end of a task at once, divided by `Shares`."""
 
 FETCHED_BYTES = 256_000_000
-"""Results on their way from the disk to who asked, unless a single one takes more; the same."""
+"""The most bytes of results being read from disk, unless a single one is larger; divided by
+`Shares` too."""
 
 LOOK_AGAIN_S = 0.01
-"""After which a task is looked up again that is not among those that will tell of their end."""
+"""How soon to look up a task again whose end the feeder will not report."""
 
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
@@ -42,13 +43,13 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FoundTask:
-    """A task as it is asked for.
+    """The answer to a query about a task.
 
     Attributes:
-        kept: What is on disk of it.
-        running: Whether a target has it, or is about to.
-        left_ms: What is left to its deadline; below 0 after it.
-        result: Header and outputs, where it ended with a result.
+        kept: The task as it is on disk.
+        running: Whether the driver has it, or its end is being written to disk.
+        left_ms: Time left to its deadline; negative after it.
+        result: Header and outputs, if it ended with a result and that was fetched.
     """
 
     kept: KeptTask
@@ -58,14 +59,14 @@ class FoundTask:
 
 
 class TaskDesk:
-    """The durable tasks of a box. All of it runs on the driver's loop.
+    """The durable tasks of a box. Every method runs on the driver's loop.
 
     Args:
         driver: Runs the tasks.
-        folder: Where they are kept.
-        bounds: How much is kept at most.
-        may_run: Whether requests for a model are taken at all.
-        clock: Tells the time.
+        folder: Where the tasks are stored.
+        bounds: Limits on what is kept.
+        may_run: Whether requests for a model are accepted at all.
+        clock: The clock of tasks.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class TaskDesk:
         may_run: Callable[[str], bool],
         clock: TaskClock | None = None,
     ) -> None:
-        """Opens the store in the background; what comes meanwhile waits for it."""
+        """Opens the store in the background; calls made meanwhile wait for it."""
         self._loop = asyncio.get_running_loop()
         self._folder = folder
         self._bounds = bounds
@@ -100,12 +101,12 @@ class TaskDesk:
             self._take_over(kept)
         else:
             if self._store.problem is None:
-                self._store.problem = f"{self._folder}: what waits there does not run: {found}"
+                self._store.problem = f"{self._folder}: waiting tasks can't be read: {found}"
                 log.error("durable tasks can't be read", error=str(found))
             self._take_over([])
 
     def _take_over(self, kept: list[KeptTask]) -> None:
-        """Has tasks run that were on disk, some at a time, so that no request waits for it."""
+        """Hands tasks found on disk to the feeder, some at a time, so that no request waits."""
         self._feeder.add([self._waiting(task) for task in kept[:TAKEN_AT_ONCE]])
         if len(kept) > TAKEN_AT_ONCE:
             self._loop.call_soon(self._take_over, kept[TAKEN_AT_ONCE:])
@@ -115,13 +116,13 @@ class TaskDesk:
             call()
 
     def _waiting(self, kept: KeptTask) -> Waiting:
-        """A task in memory: with no longer than it was given, whatever the clocks say."""
+        """A task in memory, with no more time left than its original budget, by either clock."""
         left_ms = min(
             kept.deadline_ms - self._clock.wall_ms(), kept.deadline_ms - kept.submitted_ms
         )
         return waiting_from(kept, self._clock.boot_ns() + left_ms * 1_000_000)
 
-    # -- what callers want
+    # -- calls
 
     def submit(
         self,
@@ -132,15 +133,15 @@ class TaskDesk:
         share: tuple[int, int],
         then: Then,
     ) -> None:
-        """Keeps a task.
+        """Stores a task and has it run.
 
         Args:
-            tenant: Whose it is.
-            id_: Unique among that tenant's.
-            content: What is to be done.
-            budget_ns: From now to its deadline.
-            share: How many tasks and bytes that tenant may keep.
-            then: Told, once it is on disk, whether it is new; or why it is not kept.
+            tenant: The owner.
+            id_: Unique among the tenant's tasks.
+            content: The work.
+            budget_ns: Time from now to its deadline.
+            share: How many tasks and bytes the tenant may keep.
+            then: Called once the task is on disk, with whether it is new; or with the error.
         """
         if self._defer(partial(self.submit, tenant, id_, content, budget_ns, share, then)):
             return
@@ -164,7 +165,7 @@ class TaskDesk:
         self._store.write(lambda db: db.add(task), written)
 
     def _heed(self, found: object) -> None:
-        """Notes whether the disk takes tasks, for who looks after the box."""
+        """Records whether the disk takes tasks, for the status and the log."""
         broken = isinstance(found, LaxityError) and (
             found.detail.get("limit") == "disk" or found.detail.get("durable") is False
         )
@@ -175,17 +176,18 @@ class TaskDesk:
         self._refusal = f"{self._folder}: the last one was refused: {found}" if broken else None
 
     def known(self, tenant: str, id_: str, asked: Asked, then: Then) -> None:
-        """Whether a task is kept already, with that content."""
+        """Tells `then` whether a task with that content is stored."""
         self._store.write(lambda db: db.find(tenant, id_, asked.digest()) is not None, then)
 
     def fetch(self, tenant: str, id_: str, wait_ns: int | None, then: Then) -> None:
-        """What is known of a task, with its result where that is waited for.
+        """Looks up a task, with its result if the caller waits for it.
 
         Args:
-            tenant: Whose it is.
-            id_: Its id.
-            wait_ns: For how long to wait for its end; None leaves its result out.
-            then: Told a `FoundTask`, `TaskNotFound`, or `Overloaded` where too many ask at once.
+            tenant: The owner.
+            id_: The task's id.
+            wait_ns: How long to wait for its end; None leaves the result out.
+            then: Called with a `FoundTask`, `TaskNotFound`, or `Overloaded` if too many ask at
+                once.
         """
         if self._defer(partial(self.fetch, tenant, id_, wait_ns, then)):
             return
@@ -201,7 +203,7 @@ class TaskDesk:
             elif kept.outcome is not None or left_s <= 0:
                 then(self._found(kept))
             elif not self._wait(tenant, kept.seq, left_s, again):
-                text = "as many callers wait for tasks already as may"
+                text = "too many callers wait for the end of a task already"
                 then(Overloaded(text, {"limit": "waits"}))
 
         def again() -> None:
@@ -212,21 +214,21 @@ class TaskDesk:
     def _fetch_result(self, tenant: str, kept: KeptTask, then: Then) -> None:
         size = max(1, kept.bytes)
         if not self._fetching.take(tenant, size, FETCHED_BYTES):
-            text = "results on their way out fill the memory there is for them"
+            text = "results that are being fetched fill the memory for them"
             then(Overloaded(text, {"limit": "bytes"}))
             return
 
         def fetched(result: tuple[dict[str, Any], bytes] | LaxityError | None) -> None:
             self._fetching.give_back(tenant, size)
             if result is None:
-                then(not_found(kept.id))  # it has expired just now
+                then(not_found(kept.id))  # it was purged in the meantime
             else:
                 then(result if isinstance(result, LaxityError) else self._found(kept, result))
 
         self._store.read(lambda db: db.result(kept.seq), fetched, tenant)
 
     def cancel(self, tenant: str, id_: str, then: Then) -> None:
-        """Ends a task as cancelled; `then` is told whether it had not ended before."""
+        """Ends a task as cancelled; tells `then` False if it had already ended."""
         if self._defer(partial(self.cancel, tenant, id_, then)):
             return
         at_ms = self._clock.wall_ms()
@@ -250,7 +252,7 @@ class TaskDesk:
         self._store.write(end, written)
 
     def listed(self, tenant: str, count: int, before: str | None, then: Then) -> None:
-        """A tenant's tasks, the newest first from before an id; and how many ended how."""
+        """Lists a tenant's tasks, newest first, older than `before`; with a count per outcome."""
         if self._defer(partial(self.listed, tenant, count, before, then)):
             return
 
@@ -269,7 +271,7 @@ class TaskDesk:
         self._store.read(look, looked, tenant)
 
     def status(self) -> dict[str, Any]:
-        """How it is, for people and programs."""
+        """The state of the desk, for people and programs."""
         return {
             "dir": str(self._folder),
             "problem": self._store.problem or self._refusal,
@@ -280,18 +282,18 @@ class TaskDesk:
     # -- the end of the process
 
     def stop(self) -> None:
-        """Has no more tasks begun; those that run may end."""
+        """Starts no more tasks; those that run may end."""
         self._chores.cancel()
         self._feeder.stop()
 
     async def close(self) -> None:
-        """Writes what is to be written, and lets go of the store."""
+        """Completes the pending writes and closes the store."""
         await self._loop.run_in_executor(None, self._store.close)
 
     # -- inside
 
     def _defer(self, call: Callable[[], None]) -> bool:
-        """Keeps a call until the store is open; whether it is not yet."""
+        """Keeps a call until the stored tasks are loaded; returns False if they already are."""
         if self._early is None:
             return False
         self._early.append(call)
@@ -307,8 +309,8 @@ class TaskDesk:
         return FoundTask(kept, running, left_ms, result)
 
     def _wait(self, tenant: str, seq: int, seconds: float, again: Callable[[], None]) -> bool:
-        """Looks again when a task has ended, or after a time; False where too many wait."""
-        if seq not in self._feeder.tasks:  # it ended while it was looked up, or can't be run
+        """Calls `again` when a task has ended, or after a time; False if too many wait."""
+        if seq not in self._feeder.tasks:  # it ended during the look-up, or can't be run
             self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
             return True
         if not self._waits.take(tenant, 1, MOST_WAITS):
@@ -340,13 +342,13 @@ class TaskDesk:
         self._chores = self._loop.call_later(min(HOUSEKEEPING_S, keep_ms / 1e3), self._housekeep)
         if self._early is not None:
             return
-        self._feeder.look()  # the box may have slept, and with it every timer
+        self._feeder.look()  # the box may have slept, and its timers with it
         set_ms = self._clock.wall_ms()
         if step_ms := self._clock.step_ms():
-            log.warning("the wall clock was set; deadlines move along", step_ms=step_ms)
+            log.warning("the wall clock was set; deadlines are shifted with it", step_ms=step_ms)
             moved = partial(self._moved, step_ms)
             self._store.write(lambda db: db.move_clock(step_ms, set_ms), moved)
-            return  # what has expired is known once all of it counts by the same clock
+            return  # expiry can be judged once all times on disk are by the same clock
         now_ms = self._clock.wall_ms()
         if self._feeder.tasks:
             self._store.write(lambda db: db.note_time(now_ms))
@@ -354,7 +356,7 @@ class TaskDesk:
 
     def _moved(self, step_ms: int, found: LaxityError | None) -> None:
         if found is not None:
-            log.error("times on disk can't be moved, which is tried again", error=str(found))
+            log.error("times on disk could not be shifted; will try again", error=str(found))
             self._clock.take_back(step_ms)
 
     def _purge(self, before_ms: int) -> None:
@@ -373,7 +375,7 @@ def _kept(db: Database, tenant: str, id_: str) -> KeptTask:
 
 
 def not_found(id_: str) -> TaskNotFound:
-    """The error for an id that a tenant does not have."""
+    """The error for an id that the tenant has no task for."""
     return TaskNotFound(
         f"there is no durable task {id_!r}: never submitted here, or its result has expired"
     )

@@ -1,8 +1,8 @@
-"""Moves tasks from the store into the driver where requests leave room, and their ends back.
+"""Moves tasks from the store into the driver where requests leave room, and their outcomes back.
 
-A task is handed over only while no request waits in any queue, and only to a target that can start
-it now; what the policy does not send at once is withdrawn before the next request is submitted. In
-the core a task is a request of the lowest priority with next to no weight.
+A task is submitted only while no queue holds a request, and only when a target could start it now.
+A task that the policy does not dispatch at once is withdrawn before the next request is submitted.
+In the core, a task is a request of the lowest priority and the least weight.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ ATTEMPTS = 3
 """How often a task may fail."""
 
 FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
-"""How long a task waits that was not run, the first time and at most; twice as long each time."""
+"""Backoff of a task that was not run: the first delay and the longest, doubled each time."""
 
 DISK_DELAY_NS = 5_000_000_000
-"""How long nothing is fed after an end could not be written."""
+"""How long the feeder pauses after an outcome could not be written."""
 
 ENDING_BYTES = 64_000_000
-"""Outputs on their way to disk, beyond which nothing is fed."""
+"""Bytes of outputs being written to disk, above which nothing is fed."""
 
 HORIZON_NS = 10_000_000_000
-"""How far ahead the deadline of a task is for a policy at most, or as many times its batch's time:
-so that one which sends at the last moment does not sit on it for days. A task that ends by this is
-tried again."""
+"""The furthest ahead that a policy sees a task's deadline, or `_LONGEST` times the predicted time
+of its batch if that is longer. Otherwise a policy that dispatches at the last moment would hold the
+task for days. A task that expires by this deadline before its own is tried again."""
 
 LONGEST_REASON = 500
-"""What is kept of the reason for an end, in characters."""
+"""How much of the reason for an outcome is stored, in characters."""
 
 _LONGEST = 20
 
 _SLACK = 1_000
-"""Times of ended tasks that may be kept beside those of the others."""
+"""How many stale entries `Feeder._later` may hold before it is rebuilt, beyond one per task."""
 
 _TIMER_S = 3600.0
 
@@ -63,13 +63,13 @@ class Feeder:
 
     Args:
         driver: Runs the tasks.
-        store: Keeps them.
-        clock: Tells their deadlines.
-        may_run: Whether requests for a model are taken at all.
-        ended: Told the number of each task once its end is on disk.
+        store: Stores the tasks.
+        clock: The clock of their deadlines.
+        may_run: Whether requests for a model are accepted at all.
+        ended: Called with the number of each task once its outcome is on disk.
 
     Attributes:
-        tasks: Those that have not ended, by number.
+        tasks: Tasks that have not ended, by number.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Feeder:
         may_run: Callable[[str], bool],
         ended: Callable[[int], None],
     ) -> None:
-        """Has nothing to do."""
+        """Starts with no tasks."""
         self.tasks: dict[int, Waiting] = {}
         self._driver = driver
         self._store = store
@@ -98,10 +98,10 @@ class Feeder:
         self._paused_until_ns = 0
         self._looking = self._submitting = self._stopped = False
 
-    # -- what there is to do
+    # -- tasks
 
     def add(self, tasks: Sequence[Waiting]) -> None:
-        """Takes over tasks that are on disk."""
+        """Takes on tasks that are on disk."""
         if len(self._later) > 2 * len(self.tasks) + _SLACK:
             self._later = [each for each in self._later if each[1] in self.tasks]
             heapq.heapify(self._later)
@@ -116,7 +116,7 @@ class Feeder:
         self.look()
 
     def forget(self, seq: int) -> None:
-        """Gives up a task that has ended otherwise."""
+        """Drops a task that has ended, and cancels its request if the driver has one."""
         task = self.tasks.pop(seq, None)
         if task is None:
             return
@@ -130,7 +130,7 @@ class Feeder:
             self._driver.background = None
 
     def stop(self) -> None:
-        """Feeds nothing more, and takes back what no target has begun; the rest still ends."""
+        """Stops feeding and withdraws tasks that are still queued; those that run may end."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -139,7 +139,7 @@ class Feeder:
     # -- scheduler.daemon.background.Background
 
     def make_way(self, arriving: Sequence[Submission]) -> None:
-        """Requests are about to be submitted: takes back what no target has begun."""
+        """Withdraws queued tasks, because requests are about to be submitted."""
         if self._submitting:
             return
         now_ns = self._driver.clock_ns()
@@ -151,17 +151,17 @@ class Feeder:
         self._withdraw()
 
     def look(self) -> None:
-        """Looks for room as soon as what happens now is over."""
+        """Looks for room once the current callback has finished."""
         if not self._looking and not self._stopped:
             self._looking = True
             self._loop.call_soon(self._feed)
 
     def _withdraw(self, only_stranded: bool = False) -> None:
-        """Takes back what is queued; or of that, what no target that is up could run."""
+        """Withdraws queued tasks; if `only_stranded`, those that no target that is up can run."""
         core = self._driver.core
         if core.queues:
             for request_id, task in list(self._fed.items()):
-                # To cancel one is an event, by which others may end or begin.
+                # Each cancellation is an event, which may end or start other requests.
                 found = core.ledger.records.get(request_id)
                 if found is None or not found.queued:
                     continue
@@ -182,19 +182,20 @@ class Feeder:
         self._bring_back()
         if now_ns < self._paused_until_ns:
             return
-        # What a lost target had is queued again: nothing else would run until it is back.
+        # A lost target's tasks are queued again, and would keep all others from being fed until
+        # it returns.
         self._withdraw(only_stranded=True)
         core = self._driver.core
         for target in list(core.targets.values()):
             if not core.queues and target.is_open(now_ns):
                 batch, horizon_ns = self._batch_for(target, now_ns)
                 if batch:
-                    self._submit(batch, now_ns + horizon_ns)  # an event, after which it looks again
+                    self._submit(batch, now_ns + horizon_ns)  # an event: queues may have changed
 
     def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
-        """The most urgent tasks that a target could run now, and how far ahead they may be put.
+        """The most urgent tasks that a target could run now, and the horizon for their deadlines.
 
-        Without tasks while their inputs are fetched.
+        The list is empty while their inputs are being fetched.
         """
         closed_until_ns = self._room.closed_until_ns(target.spec.id)
         if now_ns < closed_until_ns:
@@ -220,9 +221,10 @@ class Feeder:
         return [], 0
 
     def _end_misfits(self, tasks: list[Waiting]) -> bool:
-        """Ends those that bring what the model takes no more, because its files have changed.
+        """Fails tasks whose inputs the model no longer accepts, because its files have changed.
 
-        They would share a batch, and its one description of tensors, with others of the class.
+        A batch has a single description of its tensors, so such a task cannot share one with others
+        of its class.
         """
         misfits = [(task, why) for task in tasks if (why := self._misfit(task)) is not None]
         for task, why in misfits:
@@ -240,7 +242,7 @@ class Feeder:
         except InvalidInput as error:
             return str(error)
         in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
-        return "its inputs come in another way" if has_batch or not in_order else None
+        return "its inputs differ in batch or order" if has_batch or not in_order else None
 
     def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
@@ -273,12 +275,12 @@ class Feeder:
                 self._fed[request_id] = task
 
     def _exact(self, kind: RequestClass) -> RequestClass:
-        """A task has time: its inputs are not made smaller because a run of it would be late."""
+        """The class to submit a task as: a task has time, so its inputs are never shrunk."""
         card = self._driver.catalog.cards.get(kind.model)
         return kind._replace(exact=True) if card is not None and card.approximates else kind
 
     def _answered(self, task: Waiting, answer: Answer) -> None:
-        """A request for a task has ended, which need not be the end of the task."""
+        """Handles the outcome of a task's request, which need not be the end of the task."""
         if task.request_id is not None:
             del self._fed[task.request_id]
             task.request_id = None
@@ -318,7 +320,7 @@ class Feeder:
         self._arm()
 
     def _bring_back(self) -> None:
-        """Ends what is overdue, and lets what was put off wait for room again."""
+        """Expires overdue tasks, and moves postponed ones back to their lanes."""
         now_ns = self._clock.boot_ns()
         while self._later and self._later[0][0] <= now_ns:
             _, seq = heapq.heappop(self._later)
@@ -375,7 +377,7 @@ class Feeder:
         if task.where is Where.GONE:
             return
         if isinstance(found, LaxityError):
-            log.error("the end of a task is not on disk; it runs again", error=str(found))
+            log.error("a task's outcome could not be stored; it runs again", error=str(found))
             self._paused_until_ns = self._driver.clock_ns() + DISK_DELAY_NS
             self._put_off(task, DISK_DELAY_NS)
             return
@@ -385,7 +387,7 @@ class Feeder:
 
 
 def _header_of(task: Waiting, answer: Answer) -> dict[str, Any]:
-    """What a `result` message says of it."""
+    """The header of the `result` message for a task."""
     header = answer.header()
     if task.has_batch:
         header["out"] = [[name, dtype, [1, *shape]] for name, dtype, shape in header["out"]]

@@ -1,4 +1,4 @@
-"""The tensors of the tasks that are about to run, in memory."""
+"""The input tensors of tasks that are about to run, in memory."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from scheduler.durable.records import Specs
 from scheduler.errors import LaxityError
 
 HELD_BYTES = 64_000_000
-"""What is fetched at most, unless a single batch takes more."""
+"""The most bytes of inputs held in memory, unless a single task takes more."""
 
 log = structlog.get_logger()
 
 
 class Operations(Protocol):
-    """What is asked of a store."""
+    """The operations of a store."""
 
     def write(self, op: Any, then: Any = ...) -> None:
-        """Has something written; `then` hears when it is on disk."""
+        """Queues a write; `then` is called when it is on disk."""
 
     def read(self, op: Any, then: Any) -> None:
-        """Has something looked up."""
+        """Queues a look-up; `then` is called with what was found."""
 
 
 class Inputs:
-    """Fetches tensors from the store, and keeps account of them.
+    """Fetches inputs from the store, and accounts for their memory.
 
     Args:
-        store: Has them.
-        fetched: Called when some are there.
-        unreadable: Told each task whose inputs can't be had now.
+        store: Stores the inputs.
+        fetched: Called after each fetch.
+        unreadable: Called with each task whose inputs can't be read now.
 
     Attributes:
-        held_bytes: Those in memory or on their way there.
+        held_bytes: Bytes of inputs in memory or being fetched.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Inputs:
         fetched: Callable[[], None],
         unreadable: Callable[[Waiting], None],
     ) -> None:
-        """Holds nothing."""
+        """Starts with no inputs."""
         self.held_bytes = 0
         self._store = store
         self._tell = fetched
@@ -54,7 +54,7 @@ class Inputs:
         self._loading: set[int] = set()
 
     def fetch(self, tasks: Sequence[Waiting]) -> None:
-        """Has the inputs of tasks brought, as far as there is room; at least one of them."""
+        """Fetches the inputs of tasks, as many as there is room for but at least one."""
         wanted: list[Waiting] = []
         for task in tasks:
             if task.inputs is not None or task.seq in self._loading:
@@ -69,12 +69,12 @@ class Inputs:
             self._store.read(lambda db: db.inputs(seqs), partial(self._fetched, wanted))
 
     def fetch_ahead(self, tasks: Sequence[Waiting]) -> None:
-        """The same for tasks that come after, where there is plenty of room."""
+        """Prefetches the inputs of the tasks that follow, if at most half of the room is taken."""
         if self.held_bytes < HELD_BYTES // 2:
             self.fetch(tasks)
 
     def let_go(self, task: Waiting) -> None:
-        """Frees the inputs of a task, where they are here."""
+        """Frees the inputs of a task, if they are in memory."""
         if task.inputs is not None:
             task.inputs = None
             self.held_bytes -= task.bytes
@@ -90,7 +90,7 @@ class Inputs:
                 continue
             self.held_bytes -= task.bytes
             if task.where is Where.LANE:
-                why = "they are gone" if isinstance(found, dict) else str(found)
+                why = "they are missing or damaged" if isinstance(found, dict) else str(found)
                 log.error("the inputs of a task can't be read", task=task.seq, error=why)
                 self._unreadable(task)
         self._tell()

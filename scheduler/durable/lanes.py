@@ -1,4 +1,4 @@
-"""Waiting tasks in memory, by class and in the order in which they are to run."""
+"""Waiting tasks in memory, by class and in the order in which they should run."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _Entry = tuple[int, int, int]
 
 
 class Where(Enum):
-    """Where a task is that has not ended."""
+    """Where a task in memory is."""
 
     LANE = auto()
-    """It waits for room."""
+    """It waits in a lane for room."""
     LATER = auto()
-    """It waits for its time to be tried again."""
+    """It waits for its backoff to end."""
     FED = auto()
     """The driver has it."""
     ENDING = auto()
-    """It has ended, which is being written to disk."""
+    """It has ended, and its outcome is being written to disk."""
     GONE = auto()
-    """Its end is on disk."""
+    """Its outcome is on disk."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A task that has not ended, without its tensors unless they are wanted soon.
+    """A task that has not ended. Its tensors are in memory only if it will run soon.
 
     Attributes:
-        seq: Its number.
-        kind: Its class.
+        seq: The task's number.
+        kind: The class of its requests.
         has_batch: Whether the answer has a batch dimension of 1.
-        priority: Which goes first.
-        due_ns: Its deadline, on the clock of `TaskClock.boot_ns`.
-        bytes: Of its tensors.
-        attempts: How often it was run and failed.
-        refusals: How often in a row it was not run.
+        priority: Lower runs first.
+        due_ns: Deadline, on the clock of `TaskClock.boot_ns`.
+        bytes: Size of its input tensors.
+        attempts: How often it ran and failed.
+        refusals: How often it was put off.
         where: Where it is.
-        request_id: What the driver calls it while it is fed.
-        inputs: Its tensors, while they are in memory.
+        request_id: The driver's id for it while it is fed.
+        inputs: Its input tensors, while they are in memory.
     """
 
     seq: int
@@ -62,35 +62,35 @@ class Waiting:
 
 
 class Lanes:
-    """The tasks that wait for room: one sorted list for each class."""
+    """The tasks that wait for room: one sorted list per class."""
 
     def __init__(self) -> None:
-        """Empty."""
+        """Starts empty."""
         self._lanes: dict[RequestClass, list[_Entry]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
     def add(self, task: Waiting) -> None:
-        """Lets a task wait."""
+        """Adds a task."""
         insort(self._lanes.setdefault(task.kind, []), _entry(task))
 
     def extend(self, tasks: Iterable[Waiting]) -> None:
-        """Lets many tasks wait."""
+        """Adds many tasks."""
         for task in tasks:
             self._lanes.setdefault(task.kind, []).append(_entry(task))
         for lane in self._lanes.values():
             lane.sort()
 
     def remove(self, task: Waiting) -> None:
-        """Takes a task out that waits here."""
+        """Removes a task, which must be here."""
         lane = self._lanes[task.kind]
         del lane[bisect_left(lane, _entry(task))]
         if not lane:
             del self._lanes[task.kind]
 
     def in_order(self) -> Iterator[tuple[RequestClass, int]]:
-        """The classes with how many wait, that of the most urgent task first."""
+        """Each class and how many of its tasks wait, the class of the most urgent task first."""
         for kind in sorted(self._lanes, key=lambda kind: self._lanes[kind][0]):
             yield kind, len(self._lanes[kind])
 
@@ -104,7 +104,7 @@ def _entry(task: Waiting) -> _Entry:
 
 
 def waiting_from(kept: KeptTask, due_ns: int) -> Waiting:
-    """A task as it waits in memory."""
+    """The in-memory form of a stored task."""
     return Waiting(
         kept.seq, kept.kind, kept.has_batch, kept.priority, due_ns, kept.bytes, kept.attempts
     )

@@ -1,4 +1,4 @@
-"""What is kept of a task, on disk and in memory."""
+"""The records of a task, on disk and in memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Specs = list[list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much is kept at most.
+    """Limits on what is kept.
 
     Attributes:
-        tasks: Waiting and ended.
-        bytes: Their tensors on disk.
-        keep_results_ms: For how long an ended task is kept.
-        disk_bytes: The largest database, whatever is in it; None leaves that to the disk.
+        tasks: The most tasks, waiting and ended.
+        bytes: The most bytes of their tensors on disk.
+        keep_results_ms: How long an ended task is kept.
+        disk_bytes: The largest size of the database file; None sets no limit but the disk's.
     """
 
     tasks: int = 100_000
@@ -36,14 +36,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a submission says, unchecked: all that makes two of them the same task.
+    """A submission, unchecked. Two with equal content under one id are the same task.
 
     Attributes:
         model: The model's name.
         variant: The only variant that is accepted, or None.
-        priority: Which of the waiting tasks goes first.
+        priority: Which of the waiting tasks runs first.
         specs: The tensors as they were sent.
-        body: Their bytes.
+        body: The tensors' bytes.
     """
 
     model: Any
@@ -53,10 +53,10 @@ class Asked:
     body: Body
 
     def digest(self) -> bytes:
-        """What is kept of it to be compared; in which order the tensors came is no matter.
+        """A hash of the content, stored for comparison; the order of the tensors does not count.
 
         Raises:
-            InvalidInput: The body is not what the specs say.
+            InvalidInput: The body does not match the specs.
         """
         tensors = unpack_tensors(self.specs, self.body)
         ordered, buffers = pack_tensors(dict(sorted(tensors.items())))
@@ -69,16 +69,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is to be done.
+    """The work of a task.
 
     Attributes:
         model: The model's name.
         variant: The only variant that is accepted, or None.
         specs: The tensors of one item, in the order of the model's signature.
-        body: Their bytes.
-        has_batch: Whether they came with a batch dimension of 1, as the answer then has too.
-        priority: Which of the waiting tasks goes first, from 0 to 7.
-        asked: The same as it was submitted.
+        body: The tensors' bytes.
+        has_batch: Whether they came with a batch dimension of 1; the answer then has one too.
+        priority: Which of the waiting tasks runs first, from 0 to 7.
+        asked: The submission as it came.
     """
 
     model: str
@@ -92,16 +92,16 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to be kept.
+    """A task to be stored.
 
     Attributes:
-        tenant: Whose it is.
-        id: Unique among that tenant's.
-        content: What is to be done.
-        submitted_ms: When it came, by the wall clock.
-        deadline_ms: When its result is of no use any more, by the wall clock.
-        tenant_tasks: How many that tenant may keep.
-        tenant_bytes: How many bytes of tensors that tenant may keep.
+        tenant: The owner.
+        id: Unique among the tenant's tasks.
+        content: The work.
+        submitted_ms: When it was submitted, by the wall clock.
+        deadline_ms: When its result is no longer of use, by the wall clock.
+        tenant_tasks: How many tasks the tenant may keep.
+        tenant_bytes: How many bytes of tensors the tenant may keep.
     """
 
     tenant: str
@@ -118,19 +118,19 @@ class KeptTask:
     """A task on disk, without its tensors.
 
     Attributes:
-        seq: Its number, rising in the order of submission; never used twice.
-        tenant: Whose it is.
-        id: Unique among that tenant's.
-        kind: Its class.
+        seq: The task's number, increasing in the order of submission; never reused.
+        tenant: The owner.
+        id: Unique among the tenant's tasks.
+        kind: The class of its requests.
         has_batch: As in `Content`.
         priority: As in `Content`.
-        bytes: Of the tensors that are kept: its inputs, and later its outputs.
+        bytes: Size of the stored tensors: its inputs, and later its outputs.
         submitted_ms: As in `NewTask`.
         deadline_ms: As in `NewTask`.
-        attempts: How often it was run and failed.
-        outcome: How it ended; None while it waits.
-        reason: Why, for people.
-        ended_ms: When, by the wall clock.
+        attempts: How often it ran and failed.
+        outcome: How it ended; None until then.
+        reason: Why it ended so, for people.
+        ended_ms: When it ended, by the wall clock.
     """
 
     seq: int
@@ -150,14 +150,14 @@ class KeptTask:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a task ended, to be kept until it expires.
+    """How a task ended, stored until the task is purged.
 
     Attributes:
-        seq: Which one.
-        outcome: How.
-        reason: Why, for people.
-        at_ms: When, by the wall clock.
-        header: What a `result` message says of it; None where there is no result.
+        seq: The task's number.
+        outcome: How it ended.
+        reason: Why it ended so, for people.
+        at_ms: When it ended, by the wall clock.
+        header: The header of its `result` message; None if there is no result.
         body: The outputs.
     """
 
@@ -170,10 +170,10 @@ class Ended:
 
 
 def checked_id(value: Any) -> str:
-    """The id of a task.
+    """Checks the id of a task.
 
     Raises:
-        InvalidInput: It is not printable text of 1 to 128 characters.
+        InvalidInput: The id is not printable text of 1 to 128 characters.
     """
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_ID or not value.isprintable():
         raise InvalidInput(
@@ -183,5 +183,5 @@ def checked_id(value: Any) -> str:
 
 
 def class_of(model: str, variant: str | None, specs: Specs) -> RequestClass:
-    """The class of a task with such tensors."""
+    """The class of a task with these tensors."""
     return RequestClass(model, variant, tuple(tuple(shape) for _, _, shape in specs))

@@ -1,9 +1,10 @@
 """How much durable work a target may be given at once, so that no request suffers from it.
 
-A batch that has begun can't be taken back: what arrives meanwhile waits for its end. So a batch of
-durable work may take a quarter of the shortest budget that requests have had lately. What takes
-longer even alone is still run, but for so small a part of the time that only as many requests can
-meet it: what it was expected to take counts until it has ended, then what it took.
+A batch that has started can't be stopped, so requests that arrive meanwhile wait for its end. A
+batch of durable work may therefore take a quarter of the shortest recent request budget. A task
+that takes longer even on its own still runs, but in so small a share of the target's time that it
+delays only that share of the requests. The share counts the predicted time until the task has
+ended, and the actual time afterwards.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.targets import TargetState
 
 PART = 4
-"""A batch of durable work takes at most this part of the shortest budget."""
+"""A batch of durable work takes at most the shortest budget divided by this."""
 
 LONGEST_NS = 250_000_000
-"""What it takes at most where no request has come lately: the first one may come now."""
+"""The longest time of a batch, also when no request came recently: one may come now."""
 
 LATELY_NS = 30_000_000_000
-"""How long a request is remembered, at least; at most twice as long."""
+"""How long a request's budget is remembered, at least; at most twice as long."""
 
 SHARE = 50
-"""What blocks a request for too long gets one part of so many of a target's time."""
+"""A task that would block requests for too long gets one part in this many of a target's time."""
 
 QUANTILE = 0.5
-"""What a batch is expected to take. The core asks for the same of all that it sends; any other
-quantile would, asked for here, learn from other batches than when the journal is played again."""
+"""The quantile of latency predictions. The core asks for the same one for every dispatch. Asking
+here for any other would make the curves learn differently from a replay of the journal."""
 
 
 class _Block(NamedTuple):
-    """A task that keeps a target for too long, and until when that is then left alone."""
+    """A task that holds its target for too long, and until when that target gets no other."""
 
     seq: int
     since_ns: int
@@ -42,17 +43,17 @@ class _Block(NamedTuple):
 
 
 class Room:
-    """Remembers what budgets requests have, and which targets must be left alone."""
+    """Remembers the budgets of requests, and which targets are closed to durable work."""
 
     def __init__(self) -> None:
-        """No request has come."""
+        """Starts with no request seen."""
         self._shortest_ns: int | None = None
         self._before_ns: int | None = None
         self._turned_ns = 0
         self._blocks: dict[str, _Block] = {}
 
     def note(self, budget_ns: int, now_ns: int, may_be_met: Callable[[], bool]) -> None:
-        """A request has come; one that can't be met anyway is none to leave room for."""
+        """Notes a request's budget, unless the request can't be met anyway."""
         if now_ns - self._turned_ns > LATELY_NS:
             self._turn(now_ns)
         is_shorter = self._shortest_ns is None or budget_ns < self._shortest_ns
@@ -66,37 +67,41 @@ class Room:
         self._turned_ns = now_ns
 
     def longest_ns(self, now_ns: int) -> int | None:
-        """How long a batch may take so that it blocks no request; None where none has come."""
+        """How long a batch may take without blocking requests; None if none came recently."""
         if now_ns - self._turned_ns > LATELY_NS:
             self._turn(now_ns)
         known = [ns for ns in (self._shortest_ns, self._before_ns) if ns is not None]
         return min(min(known) // PART, LONGEST_NS) if known else None
 
     def closed_until_ns(self, target_id: str) -> int:
-        """Until when a target must be left alone, because durable work has blocked it."""
+        """Until when a target is closed to durable work, because such work blocked it; else 0."""
         block = self._blocks.get(target_id)
         return block.until_ns if block is not None else 0
 
     def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
-        """How many of one class a target may be given at once, at least one."""
+        """How many tasks of one class a target may be given at once, at least one."""
         most_ns = self._most_ns(now_ns)
         sizes = [size for size in curve.batch_sizes if size <= waiting]
         fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
         return max(fitting, default=1)
 
     def given(self, target_id: str, curve: LatencyCurve, seqs: Sequence[int], now_ns: int) -> None:
-        """A target is given a batch: where that blocks requests, it is left alone for long."""
+        """Notes that a target is given a batch, and closes the target if that blocks requests."""
         takes_ns = curve.predict(len(seqs), QUANTILE)
         if self._blocks_requests(takes_ns, now_ns):
             self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + SHARE * takes_ns)
 
     def took(self, seq: int, took_ns: int | None, now_ns: int) -> None:
-        """A task has left its target, after so long there: 0 where it never began.
+        """Notes that a task has left its target, and corrects until when the target is closed.
 
-        None where nobody measured it; it is the time since the target was given it.
+        A device that was slow for a moment is predicted to stay slow. Without this correction it
+        would be closed for that much longer, with no run to show that it is fast again.
 
-        A device that was slow for a moment is expected to be slow still, and would be left alone
-        for that much longer, with nothing to show that it isn't.
+        Args:
+            seq: The task's number.
+            took_ns: Its time on the target; 0 if it never started. None if nobody measured it: the
+                time since the target was given the task then counts.
+            now_ns: The current time.
         """
         for target_id, block in self._blocks.items():
             if block.seq == seq:
@@ -117,10 +122,11 @@ class Room:
 
 
 def can_be_met(kind: RequestClass, budget_ns: int, targets: Iterable[TargetState]) -> bool:
-    """Whether a target is known that ever was as fast: no task harms what is late anyway.
+    """Whether any target was ever measured fast enough for a budget.
 
-    Only what was measured is asked: curves, asked for what the core does not ask for, would learn
-    otherwise than when the journal is played again.
+    No task harms a request that would be late anyway. Only the stored measurements are read: asking
+    the curves for anything that the core does not ask for would make them learn differently from a
+    replay of the journal.
     """
     return any(
         _least_ns(offer, kind) <= budget_ns for target in targets for offer in target.usable(kind)
@@ -128,7 +134,7 @@ def can_be_met(kind: RequestClass, budget_ns: int, targets: Iterable[TargetState
 
 
 def _least_ns(offer: Offer, kind: RequestClass) -> float:
-    """The least that an item was measured to take, or a smaller one its part of that."""
+    """The least measured time, scaled down for an item smaller than the measured one."""
     part = 1.0
     if offer.item_shapes and kind.shapes:
         measured = max(1, offer.elements(offer.item_shapes))

@@ -1,4 +1,4 @@
-"""What the rows of durable tasks say."""
+"""Reads the database rows of durable tasks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ COLUMNS = (
     "seq, tenant, id, model, variant, specs, has_batch, priority, bytes, submitted_ms, "
     "deadline_ms, attempts, outcome, reason, ended_ms"
 )
-"""Of the table of tasks, in the order in which `kept_from` takes them."""
+"""Columns of the table `tasks`, in the order that `kept_from` expects."""
 
 
 def specs_from(packed: bytes) -> Specs | None:
-    """Specs as they are on disk; None where they are damaged, which SQLite does not notice."""
+    """Decodes specs from disk; None if they are damaged, which SQLite does not notice."""
     try:
         specs: Specs = msgpack.unpackb(packed)
         body_bytes(specs)
@@ -32,12 +32,12 @@ def specs_from(packed: bytes) -> Specs | None:
 
 @lru_cache(1024)
 def _kind_of(model: str, variant: str | None, packed: bytes) -> RequestClass:
-    """The class of a task: one object for all that share it."""
+    """The class of a task, one shared object for equal tasks."""
     return class_of(model, variant, specs_from(packed) or [])
 
 
 def kept_from(row: tuple[Any, ...]) -> KeptTask:
-    """A task, from its `COLUMNS`."""
+    """The task in a row of `COLUMNS`."""
     seq, tenant, id_, model, variant, specs, has_batch, priority, size, *rest = row
     submitted_ms, deadline_ms, attempts, outcome, reason, ended_ms = rest
     return KeptTask(

@@ -1,25 +1,25 @@
-"""What several tenants use at once, so that none of them takes all of it from the others."""
+"""Divides a limited resource among tenants, so that none can take all of it from the others."""
 
 from __future__ import annotations
 
 
 class Shares:
-    """How much each has of something.
+    """How much of a resource each tenant holds.
 
-    One alone may have all of it. While others have some each may have an equal part; the first
-    thing that one takes is never refused, so that who has much now can't keep others out.
+    A single tenant may hold all of it. While several hold some, each may grow to an equal part. A
+    tenant that holds nothing is never refused, so that a tenant with much can't keep others out.
     """
 
     def __init__(self) -> None:
-        """Nobody has anything."""
+        """Starts with nothing held."""
         self._held: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many have some."""
+        """The number of tenants that hold some."""
         return len(self._held)
 
     def take(self, tenant: str, amount: int, most: int) -> bool:
-        """Gives a tenant 1 or more, of so much in all; whether it may have that."""
+        """Gives a tenant `amount`, at least 1, of `most` in all; False if it may not have that."""
         own = self._held.get(tenant, 0)
         if own and own + amount > most // len(self._held):
             return False
@@ -27,7 +27,7 @@ class Shares:
         return True
 
     def give_back(self, tenant: str, amount: int) -> None:
-        """Takes some of it back, or all."""
+        """Returns some or all of what a tenant holds."""
         self._held[tenant] -= amount
         if not self._held[tenant]:
             del self._held[tenant]

@@ -1,9 +1,9 @@
-"""The database in threads of its own: many submissions share one fsync, and nobody waits for it.
+"""The database in threads of its own: many submissions share one fsync, and the loop never blocks.
 
-A writer commits whatever came while it was busy with the last commit, so the busier it is the more
-share a commit: group commit without a timer. A reader has a connection of its own, because a look
-must not wait for the disk's write cache. It serves those who ask in turn: who asks for much waits
-for that alone.
+The writer commits everything that arrived during its last commit. The busier it is, the more
+operations share a commit: group commit without a timer. The reader has its own connection, because
+a look-up must not wait for the disk's write cache. It serves tenants in turn, so that a tenant with
+many look-ups delays only itself.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from scheduler.durable.records import Bounds
 from scheduler.errors import Overloaded, Unavailable
 
 MOST_AT_ONCE = 1_000
-"""Operations of one transaction."""
+"""The most operations in one transaction."""
 
 LOOKS_AT_ONCE = 4
-"""Looks of each who asks, before the next one's turn."""
+"""The most look-ups of one tenant before the next one's turn."""
 
 MOST_LOOKS = 10_000
-"""Looks of each that may wait."""
+"""The most look-ups of one tenant that may wait."""
 
 LOCK_S = 10.0
-"""How long a store is waited for that another process has not let go yet."""
+"""How long to wait for a store that another process still holds."""
 
 Then = Callable[[Any], None]
-"""Called on the loop with what came of an operation, or with its `LaxityError`."""
+"""Called on the loop with the result of an operation, or with its `LaxityError`."""
 
 log = structlog.get_logger()
 
 
 class _Worker:
-    """A thread that does what is in its queues, in each of them in order, some of each at once."""
+    """A thread that runs queued operations, up to `at_once` of each queue per turn, in order."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, at_once: int) -> None:
         self._loop = loop
@@ -58,24 +58,24 @@ class _Worker:
     def start(
         self, opened: Callable[[], Database], work: Callable[[Database], Callable[..., list[Any]]]
     ) -> None:
-        """Opens a database in the thread and works on it; what fails is everyone's answer."""
+        """Opens a database in the thread and works on it; if it can't, refuses every operation."""
         self._opened = opened
         self._work = work
         self._thread.start()
 
     def put(self, op: Op, then: Then, queue: str = "") -> None:
-        """Has something done, after all that was put into that queue before."""
+        """Appends an operation to a queue."""
         with self._ready:
             self._queues.setdefault(queue, deque()).append((op, then))
             self._ready.notify()
 
     def waiting(self, queue: str) -> int:
-        """How much is in a queue."""
+        """The length of a queue."""
         with self._ready:
             return len(self._queues.get(queue, ()))
 
     def close(self) -> None:
-        """Does what is in the queues, and ends."""
+        """Completes the queued operations and ends the thread."""
         with self._ready:
             self._closing = True
             self._ready.notify()
@@ -85,7 +85,7 @@ class _Worker:
         try:
             database = self._opened()
         except (sqlite3.Error, OSError) as error:
-            self._refuse(f"durable tasks can't be had: {error}")
+            self._refuse(f"durable tasks are not available: {error}")
             return
         work = self._work(database)
         while batch := self._take():
@@ -108,7 +108,7 @@ class _Worker:
             return batch
 
     def _tell(self, batch: list[tuple[Op, Then]], found: Sequence[Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who asked
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the callers with it
             self._loop.call_soon_threadsafe(_tell, [then for _, then in batch], found)
 
 
@@ -121,16 +121,16 @@ class Store:
     """The tasks of one folder.
 
     Args:
-        folder: Made if need be; readable by its owner alone.
-        bounds: How much is kept at most.
-        loop: Where answers are wanted.
+        folder: Created if missing, accessible to its owner alone.
+        bounds: Limits on what is kept.
+        loop: The loop on which callbacks run.
 
     Attributes:
-        problem: What is wrong with it, in words for people; None if nothing is.
+        problem: What is wrong with the store, in words for people; None if nothing is.
     """
 
     def __init__(self, folder: Path, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to open it; what is asked meanwhile is answered when it is open."""
+        """Starts to open the store; operations queued meanwhile run when it is open."""
         self.problem: str | None = None
         self._folder = folder
         self._bounds = bounds
@@ -143,25 +143,26 @@ class Store:
         self._reader.start(self._open_reading, lambda database: database.look)
 
     def write(self, op: Op, then: Then = lambda _: None) -> None:
-        """Has something written; `then` hears when it is on disk."""
+        """Queues a write; `then` is called when it is on disk."""
         self._writer.put(op, then)
 
     def read(self, op: Op, then: Then, tenant: str = "") -> None:
-        """Has something looked up; it sees what `write` has answered.
+        """Queues a look-up, which sees every write that was answered before.
 
         Args:
-            op: What to look up.
-            then: Told what was found; `Overloaded` at once where that tenant asks for too much.
-            tenant: Who asks, and waits for nobody else's looks but one of each; "" is the box.
+            op: The look-up.
+            then: Called with what was found; at once with `Overloaded` if the tenant has too many
+                look-ups waiting.
+            tenant: Who asks. Tenants take turns of at most `LOOKS_AT_ONCE` look-ups; "" is the box.
         """
         if tenant and self._reader.waiting(tenant) >= MOST_LOOKS:
-            text = f"{tenant!r} waits for {MOST_LOOKS} looks at tasks already"
+            text = f"{tenant!r} has {MOST_LOOKS} look-ups of tasks waiting already"
             then(Overloaded(text, {"tenant": tenant, "limit": "looks"}))
             return
         self._reader.put(op, then, tenant)
 
     def close(self) -> None:
-        """Writes what is to be written, and lets go of the folder."""
+        """Completes the queued operations and releases the folder."""
         self._reader.close()
         self._writer.close()
         if self._lock is not None:
@@ -185,7 +186,7 @@ class Store:
         return database
 
     def _open_reading(self) -> Database:
-        """Reads nothing that may not be written: another process's tasks, say."""
+        """Opens the read-only connection; refuses if the writer's failed, as on a locked folder."""
         self._opened.wait()
         if self._refused is not None:
             raise self._refused
@@ -201,13 +202,13 @@ class Store:
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:
-    """The database of a folder; a damaged one is moved aside.
+    """Opens a database; moves a damaged one aside and starts a new one.
 
     Returns:
-        It, and what was wrong with the one before, in words for people.
+        The database, and what was wrong with a damaged one, in words for people, or None.
 
     Raises:
-        sqlite3.Error: It can't be opened, which says nothing of what is in it.
+        sqlite3.Error: The file can't be opened, which says nothing about its contents.
     """
     try:
         return Database(path, bounds), None
@@ -218,15 +219,15 @@ def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:
             part = path.with_name(path.name + ending)
             if part.exists():
                 part.rename(aside.with_name(aside.name + ending))
-        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one begun"
+        text = f"{path} is damaged ({damage}); it was moved to {aside}, and a new one started"
         return Database(path, bounds), text
 
 
 def _locked(folder: Path) -> int:
-    """Holds the folder, so that no two processes run the same tasks.
+    """Locks the folder, so that no two processes run the same tasks.
 
     Raises:
-        OSError: Another process has it.
+        OSError: Another process holds it.
     """
     lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     end_s = time.monotonic() + LOCK_S
@@ -238,11 +239,11 @@ def _locked(folder: Path) -> int:
             if time.monotonic() > end_s:
                 os.close(lock)
                 raise OSError("another process holds this folder of tasks") from None
-            time.sleep(0.05)  # a predecessor that was killed lets go within moments
+            time.sleep(0.05)  # a killed predecessor releases the lock within moments
 
 
 def _sync(folder: Path) -> None:
-    """Makes sure that the folder's entries are on disk; SQLite sees to the files."""
+    """Syncs the folder's entries to disk; SQLite syncs the files."""
     for place in (folder, folder.parent):
         number = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,7 +1,7 @@
-"""Smaller forms of inputs on a slow link: made by who sends, undone by who receives. No sockets.
+"""Smaller forms of inputs for a slow link: encoded by the sender, decoded by the receiver.
 
-An encoding has a name, and what it takes to undo it goes along with it as text, such as
-`jpeg;layout=NCHW;scale=0.00392157;offset=0.0`: the receiver has to know the model's signature, and
-nothing of what the model's owner allows. Only the owner's word lets an input be made smaller, and
-only at the box that sends it.
+No sockets. An encoding travels as text with all that is needed to decode it, such as
+`jpeg;layout=NCHW;scale=0.00392157;offset=0.0`. So the receiver needs to know the model's signature,
+but not what the model's owner allows. Inputs are made smaller only if the owner allows it, and only
+at the box that sends them.
 """

@@ -1,4 +1,4 @@
-"""Making inputs smaller, and having them back as the model takes them."""
+"""Encodes inputs into smaller forms, and restores them to what the model takes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Array = NDArray[Any]
 
 
 def accepted() -> tuple[str, ...]:
-    """The names of the encodings that can be made and undone here."""
+    """The names of the encodings that can be encoded and decoded here."""
     return (FLOAT16, JPEG) if jpeg.is_available() else (FLOAT16,)
 
 
-# -- making
+# -- encoding
 
 
 def encoded(encoding: Encoding, array: Array) -> Array | None:
-    """An input of one item in a smaller form: float16, or a vector of bytes.
+    """Encodes one item's input in a smaller form: float16, or a vector of bytes.
 
     Returns:
-        None where the form can't hold it: values beyond float16's 65504, outside of the range
-        that the model's owner gave, or no number; a shape that is no image's.
+        None if the form can't represent it: a value beyond float16's 65504, outside the range that
+        the model's owner gave, or not a number; a shape that is no image's.
     """
     if encoding.name == FLOAT16:
         with np.errstate(over="ignore"):
@@ -45,7 +45,7 @@ def encoded(encoding: Encoding, array: Array) -> Array | None:
 
 
 def _pixels(encoding: Encoding, array: Array) -> NDArray[np.uint8] | None:
-    """Shape (height, width, channels); None where a value is no pixel's, by half a step."""
+    """Pixels, as (height, width, channels); None if a value is over half a step out of range."""
     if array.ndim != 3:
         return None
     image = array.transpose(1, 2, 0) if encoding.layout == "NCHW" else array
@@ -62,24 +62,24 @@ def _pixels(encoding: Encoding, array: Array) -> NDArray[np.uint8] | None:
 
 
 def _has_channels(encoding: Encoding, channels: int) -> bool:
-    """Whether an image may have so many, each with its own scale and offset or all with one."""
+    """Whether an image may have that many channels, with one scale and offset each or for all."""
     each = {len(encoding.scale), len(encoding.offset)}
     return channels in jpeg.CHANNELS and each <= {1, channels}
 
 
-# -- undoing
+# -- decoding
 
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What there is to do to have an input back; `restoration` makes one.
+    """The work to restore an input; `restoration` makes one.
 
     Attributes:
-        name: The input's.
-        encoding: What was done to it.
-        dtype: What the model takes.
-        shape: Of the result.
-        value: What came: one array, or the images of a batch.
+        name: The input's name.
+        encoding: How it was encoded.
+        dtype: The dtype that the model takes.
+        shape: The shape of the result.
+        value: What was received: one array, or the images of a batch.
         frame: The size of each image.
     """
 
@@ -92,14 +92,14 @@ class Restoration:
 
     @property
     def size(self) -> int:
-        """What the result takes in memory, in bytes."""
+        """The size of the result in memory, in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype]
 
     def run(self) -> Array:
-        """The input as the model takes it; takes its time, and may run in any thread.
+        """Restores the input to what the model takes; slow, and may run in any thread.
 
         Raises:
-            InvalidInput: An image is broken.
+            InvalidInput: An image is corrupt.
         """
         if self.frame is None:
             assert isinstance(self.value, np.ndarray)
@@ -133,16 +133,16 @@ def restoration(
     most_bytes: int,
     batch: bool = False,
 ) -> Restoration:
-    """What there is to do to have an input back as the model takes it. Nothing is decoded yet.
+    """Prepares to restore an input to what the model takes. Nothing is decoded yet.
 
     Args:
-        name: The input's.
+        name: The input's name.
         text: The encoding, as messages carry it.
-        value: What came: an array of float16, or images as JPEG.
-        dtype: What the model takes.
-        shape: Of one item, where None is a free dimension.
-        most_bytes: How large the result may be.
-        batch: Whether the result of images has a leading dimension for them.
+        value: What was received: a float16 array, or JPEG images.
+        dtype: The dtype that the model takes.
+        shape: The shape of one item; None is a free dimension.
+        most_bytes: The most that the result may take.
+        batch: Whether the result for images has a leading batch dimension.
 
     Raises:
         InvalidInput: It can't become what the model takes.
@@ -159,7 +159,7 @@ def restoration(
 
 def _half(name: str, encoding: Encoding, value: Array | Sequence[bytes], dtype: str) -> Restoration:
     if not isinstance(value, np.ndarray) or value.dtype != np.float16:
-        raise InvalidInput(f"input {name!r} is encoded as {FLOAT16} and does not come as that")
+        raise InvalidInput(f"input {name!r} is encoded as {FLOAT16} but does not have that dtype")
     if dtype not in ("float32", "float64"):
         raise InvalidInput(f"input {name!r} is {dtype}: {FLOAT16} is for float32 and float64")
     return Restoration(name, encoding, dtype, value.shape, value)

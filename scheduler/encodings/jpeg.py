@@ -1,9 +1,9 @@
-"""Images as JPEG: what is written, and the little that is read of what others wrote.
+"""JPEG images: encoding, and strictly limited decoding.
 
-Bytes from a network reach the decoder only if they are what `encode` writes: one baseline frame of
-one scan, without metadata, of the size that the model takes. That leaves out what has made decoders
-slow or wrong: progressive files of many scans, arithmetic coding, profiles, thumbnails, and images
-that are small as files and huge in memory.
+Bytes from a network reach the decoder only if they have the form that `encode` writes: one baseline
+frame of one scan, without metadata, of the size that the model takes. This excludes what has made
+decoders slow or incorrect: progressive files with many scans, arithmetic coding, profiles,
+thumbnails, and images that are small as files and huge in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANNELS = {1: "L", 3: "RGB"}
 """Pillow's modes, by the number of channels."""
 
 MOST_SIDE = 65_500
-"""Of an image, in pixels; libjpeg takes no larger one."""
+"""The longest side of an image, in pixels; libjpeg accepts no longer one."""
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _BASELINE, _SCAN = 0xC0, 0xDA
@@ -30,7 +30,7 @@ _TABLES = frozenset((0xC4, 0xDB, 0xDD, 0xE0, 0xFE))
 """Huffman and quantisation tables, restart interval, JFIF's header, comment."""
 
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7]")
-"""What ends a scan: anything but a stuffed 0xff and restarts."""
+"""What ends a scan: any marker but a stuffed 0xff or a restart."""
 
 
 class Frame(NamedTuple):
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
 
 
 def is_available() -> bool:
-    """Whether there is a library that reads and writes JPEG."""
+    """Whether the library that reads and writes JPEG is installed."""
     return importlib.util.find_spec("PIL") is not None
 
 
@@ -54,7 +54,7 @@ def load() -> None:
 
 
 def encode(pixels: NDArray[np.uint8], quality: int) -> bytes:
-    """An image of shape (height, width, channels) as JPEG, with its colours at full resolution."""
+    """Encodes an image of shape (height, width, channels) as JPEG, colours at full resolution."""
     from PIL import Image
 
     plane = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
@@ -64,10 +64,10 @@ def encode(pixels: NDArray[np.uint8], quality: int) -> bytes:
 
 
 def frame_of(name: str, raw: bytes) -> Frame:
-    """The size of an image, of which nothing is decoded yet.
+    """The size of an image, read without decoding it.
 
     Raises:
-        InvalidInput: It is no JPEG as `encode` writes it.
+        InvalidInput: It is not a JPEG of the form that `encode` writes.
     """
     frame: Frame | None = None
     at = len(_START)
@@ -103,10 +103,10 @@ def _frame(name: str, segment: bytes) -> Frame:
 
 
 def decode(name: str, raw: bytes, frame: Frame) -> NDArray[np.uint8]:
-    """The pixels of an image that `frame_of` has looked at, of shape (height, width, channels).
+    """The pixels of an image that `frame_of` has checked, of shape (height, width, channels).
 
     Raises:
-        InvalidInput: It is broken.
+        InvalidInput: It is corrupt.
     """
     from PIL import Image
 

@@ -7,16 +7,16 @@ from workers.model import LAYOUTS, Encoding
 
 FLOAT16, JPEG = "float16", "jpeg"
 ENCODING_EXTENSION = "laxity_encoding_"
-"""Before an encoding's name: the extension of the Open Inference Protocol by which a server says
-that it undoes that one."""
+"""The prefix of an encoding's name in the Open Inference Protocol extension by which a server says
+that it can decode it."""
 
 _LONGEST = 512
 _LEAST, _MOST = 1e-30, 1e30
-"""Of a scale, and of an offset: with a pixel's 255 steps they are numbers of 32 bits."""
+"""The bounds of scales and offsets: times a pixel's 255 steps they still fit 32-bit floats."""
 
 
 def text_of(encoding: Encoding) -> str:
-    """What the receiver has to know to undo it."""
+    """What the receiver needs to know to decode it."""
     if encoding.name != JPEG:
         return encoding.name
     scale, offset = (",".join(map(repr, each)) for each in (encoding.scale, encoding.offset))
@@ -24,10 +24,10 @@ def text_of(encoding: Encoding) -> str:
 
 
 def encoding_from(text: object) -> Encoding:
-    """The encoding that a text names.
+    """Parses an encoding from its text.
 
     Raises:
-        InvalidInput: It names none that there is, or not all that belongs to it.
+        InvalidInput: The encoding is unknown, or a field is missing or wrong.
     """
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise InvalidInput(f"an encoding is a text of at most {_LONGEST} characters")

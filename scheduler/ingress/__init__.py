@@ -1,1 +1,1 @@
-"""The doors: where requests come in and answers go out."""
+"""The doors: where requests enter the box and answers leave it."""

@@ -1,4 +1,4 @@
-"""From a message to a request: what every door of the scheduler's own process asks of it."""
+"""Admission: turns messages into requests, for every door in the scheduler's own process."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from scheduler.wire import Body, Header, checked_budget_ns, unpack_tensors
 
 
 class Admission:
-    """Checks requests, counts what tenants hold, and counts how requests end.
+    """Checks requests, enforces the quotas of tenants, and counts the outcomes of requests.
 
     Args:
-        driver: Takes the requests.
-        max_budget_ns: The longest deadline.
+        driver: Supplies catalog, limits and clock.
+        max_budget_ns: The longest budget of a request.
 
     Attributes:
-        quotas: What tenants hold.
+        quotas: What each tenant holds.
         statistics: How requests ended.
     """
 
     def __init__(self, driver: Driver, max_budget_ns: int) -> None:
-        """Nothing has been asked yet."""
+        """Starts with no requests, and every model loaded."""
         self.quotas = Quotas(driver.core.limits)
         self.statistics = Statistics()
         self._driver = driver
@@ -53,14 +53,20 @@ class Admission:
         forwarded: bool = False,
         count_out: Callable[[], None] | None = None,
     ) -> Submission:
-        """The request that an `infer` message asks for.
+        """Builds the request that an `infer` message asks for.
 
-        One that another box has forwarded stays here. One that has been counted in already, by
-        `count_in`, is counted out at its end, unless this raises.
+        Args:
+            header: The message.
+            body: Its tensors; None if there was no memory for them.
+            tenant: Who asks.
+            reply: Called once, with the answer.
+            forwarded: Whether another box forwarded the request, which then runs on this box.
+            count_out: The result of an earlier `count_in`. It is called when the request ends, but
+                not if this method raises.
 
         Raises:
-            InvalidInput: Something in it is wrong.
-            ModelNotFound: The model is not there, or not for this tenant.
+            InvalidInput: The message is wrong.
+            ModelNotFound: The model does not exist, or not for this tenant.
             Unavailable: The model has been unloaded.
             Overloaded: The box or the tenant holds too much already.
             Forbidden: The tenant may not ask for that.
@@ -90,7 +96,7 @@ class Admission:
         budget_ns: int,
         shape: RequestShape,
     ) -> Submission:
-        """What `submission` gives for a request whose model and tensors make sense."""
+        """The rest of `submission`, once model and tensors are checked."""
         model, variant = shape.kind.model, shape.kind.variant
         if model in self._unloaded:
             raise Unavailable(f"model {model!r} has been unloaded on this box")
@@ -126,17 +132,17 @@ class Admission:
         )
 
     def check(self, header: Header, tenant: Tenant) -> None:
-        """Nothing, where a tenant may ask for a model.
+        """Checks that a tenant may ask for a model.
 
         Raises:
-            Forbidden: The tenant may not ask for that.
-            ModelNotFound: The model is not there for this tenant.
+            Forbidden: The tenant may not run inferences.
+            ModelNotFound: The model does not exist for this tenant.
         """
         tenant.check_scope("infer")
         self._check_model(header, tenant)
 
     def _check_model(self, header: Header, tenant: Tenant) -> None:
-        """For a model that is not there the catalog's words name others: not for all to know."""
+        """Checks access before the catalog is asked, whose errors name other tenants' models."""
         catalog = self._driver.catalog
         tenant.check_model(str(header.get("model")), catalog.cards if catalog.problems else None)
 
@@ -145,17 +151,20 @@ class Admission:
 
     @property
     def most_bytes(self) -> int:
-        """The memory that there is for tensors which wait."""
+        """The most bytes that the tensors of waiting requests may take."""
         return self._driver.core.limits.bytes
 
     def item(
         self, header: Header, body: Body, tenant: Tenant
     ) -> tuple[RequestShape, list[list[Any]], Body]:
-        """The checked tensors of a message that is answered later than its connection lasts.
+        """Checks the tensors of a durable task, which may outlive its connection.
+
+        Returns:
+            The shape of the request, and the specs and bytes of its item.
 
         Raises:
-            InvalidInput: Something in it is wrong.
-            ModelNotFound: The model is not there, or not for this tenant.
+            InvalidInput: The message is wrong.
+            ModelNotFound: The model does not exist, or not for this tenant.
             Unavailable: The model has been unloaded.
         """
         self._check_model(header, tenant)
@@ -165,10 +174,10 @@ class Admission:
         return shape, *_as_one_item(shape, header["in"], body)
 
     def count_in(self, tenant: Tenant, size: int) -> Callable[[], None]:
-        """Counts something in that a tenant has brought; what is returned counts it out.
+        """Counts a request against a tenant's quota; returns the call that counts it out.
 
         Raises:
-            Overloaded: The tenant holds too much already, or came too often.
+            Overloaded: The tenant holds too much already, or exceeds its rate.
         """
         if tenant.name in UNCOUNTED:
             return lambda: None
@@ -176,11 +185,11 @@ class Admission:
         return partial(self.quotas.release, tenant, size)
 
     def is_loaded(self, model: str) -> bool:
-        """Whether requests for a model are taken."""
+        """Whether requests for a model are accepted."""
         return model not in self._unloaded
 
     def unload(self, model: str) -> None:
-        """Takes no more requests for a model; it stays in the workers' memory.
+        """Refuses requests for a model from now on; it stays in the workers' memory.
 
         Raises:
             ModelNotFound: There is no such model.
@@ -188,7 +197,7 @@ class Admission:
         self._unloaded.add(self._driver.catalog.card(model).name)
 
     def load(self, model: str) -> None:
-        """Takes requests for a model again.
+        """Accepts requests for a model again.
 
         Raises:
             ModelNotFound: There is no such model.
@@ -196,7 +205,7 @@ class Admission:
         self._unloaded.discard(self._driver.catalog.card(model).name)
 
     def describe_models(self, tenant: Tenant = OWNER) -> dict[str, Any]:
-        """The catalog as a tenant may see it, with whether each model is `loaded`."""
+        """The part of the catalog that a tenant may see, with whether each model is `loaded`."""
         described = self._driver.catalog.describe()
         models = [
             {**each, "loaded": each["name"] not in self._unloaded}
@@ -208,7 +217,7 @@ class Admission:
 
 
 def _as_one_item(shape: RequestShape, given: Any, body: Body) -> tuple[list[list[Any]], Body]:
-    """The tensors in the signature's order, without a batch dimension."""
+    """Reorders tensors as in the signature, and drops their batch dimension."""
     for name in shape.texts:
         check_utf8(name, unpack_tensors(given, body)[name])
     if len(body) == shape.size and shape.in_order:

@@ -1,4 +1,4 @@
-"""The certificates that doors show, and the names in those that clients show."""
+"""The certificates of the doors, and the names in client certificates."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError, Problem
 
 HANDSHAKE_S = 5.0
-"""How long a client may take to show that it speaks TLS, and over gRPC HTTP/2."""
+"""How long a client may take for its TLS handshake, and over gRPC for that of HTTP/2 too."""
 
 
 def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """What handshakes of a door need.
+    """The TLS context of a door.
 
     Args:
-        tls: Where the certificates are.
-        alpn: The protocols that the door speaks, by their registered names.
+        tls: The certificate files.
+        alpn: The registered names of the protocols that the door speaks.
 
     Raises:
-        ConfigError: A file can't be read, or is no certificate or key.
+        ConfigError: A file can't be read, or is not a certificate or key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -41,21 +41,22 @@ def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
 
 
 def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """Handshakes from now on use the certificate that the files hold now.
+    """Reads the certificate files again; later handshakes use what they hold now.
 
     Raises:
-        ConfigError: A file can't be read, is no certificate or key, or the key is another one's;
-            handshakes go on with what they had.
+        ConfigError: A file can't be read, is not a certificate or key, or the key does not match.
+            Handshakes then keep using the previous certificate.
     """
     for key, path in (("tls.cert", tls.cert), ("tls.key", tls.key)):
         try:
-            path.open("rb").close()  # of the two, OpenSSL does not say which it lacks
+            path.open("rb").close()  # OpenSSL does not say which of the two is missing
         except OSError as error:
             raise _unusable(path, key, error) from None
     try:
-        # One that does not fit its key would leave a context without the key that it had.
+        # A pair that does not match would leave `context` without its old key, so a throw-away
+        # context tries it first.
         for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-            # Without a password it would ask a terminal for that of an encrypted key, and wait.
+            # Without `password`, OpenSSL would ask the terminal for an encrypted key's, and block.
             each.load_cert_chain(tls.cert, tls.key, password="")
     except OSError as error:
         wanted = f"a certificate in PEM, and {tls.key} its own key without a password"
@@ -68,7 +69,7 @@ def _unusable(path: Path, key: str, error: OSError, wanted: str = "") -> ConfigE
 
 
 def certificate_names(peer: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The names in a certificate, as `ssl` gives it: DNS and URI ones, and the common name."""
+    """The DNS and URI names and the common name in a certificate, in the form that `ssl` gives."""
     if not peer:
         return ()
     names = [value for kind, value in peer.get("subjectAltName", ()) if kind in ("DNS", "URI")]

@@ -21,12 +21,12 @@ class DirectDoor:
     """Takes requests from any thread of this process.
 
     Args:
-        loop: The scheduler's.
-        door: Whose checks, counts and intake these requests share.
+        loop: The scheduler's event loop.
+        door: The native door, whose admission and intake these requests share.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, door: NativeDoor) -> None:
-        """Nobody asks yet."""
+        """Open at once."""
         self._loop = loop
         self._door = door
 
@@ -41,7 +41,7 @@ class DirectDoor:
         accept_late: bool = False,
         exact: bool = False,
     ) -> Result:
-        """Waits for one inference; what it takes and raises is as in `scheduler.Client.infer`."""
+        """Runs one inference and waits for it; arguments and errors as in `Client.infer`."""
         future: Future[Result] = Future()
         call = infer_call(
             0,

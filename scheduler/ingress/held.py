@@ -1,4 +1,4 @@
-"""What one process of a door holds of a kind, and whose it is."""
+"""Counts what one door process holds of one kind, in all and by tenant."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from scheduler.tenants import Tenant
 
 
 class Held:
-    """Counts in and out.
+    """A count with a limit for all, and one for each tenant.
 
     Args:
-        limit: How much there may be; of each tenant its share of it, 1 at least.
+        limit: The most that may be held. Each tenant may hold its `queue_share` of it, at least 1.
         unit: What is counted.
-        most_of_one: The largest share that any tenant has.
+        most_of_one: The largest share that any tenant may have.
 
     Attributes:
         count: How much is held now.
     """
 
     def __init__(self, limit: int, unit: str = "bytes", most_of_one: float = 1.0) -> None:
-        """Nothing is held."""
+        """Starts with nothing held."""
         self._most_of_one = most_of_one
         self._limit = limit
         self._unit = unit
@@ -29,22 +29,22 @@ class Held:
         self._by: Counter[str] = Counter()
 
     def hold(self, tenant: Tenant, count: int) -> None:
-        """Counts in.
+        """Adds to a tenant's count.
 
         Raises:
-            Overloaded: There is too much, of all or of this tenant.
+            Overloaded: The limit for all or for this tenant would be exceeded.
         """
         share = max(1, int(self._limit * min(tenant.queue_share, self._most_of_one)))
         if self.count + count > self._limit or self._by[tenant.name] + count > share:
             raise Overloaded(
-                f"requests hold {min(self._limit, share)} {self._unit} already, or would",
+                f"requests hold {min(self._limit, share)} {self._unit} already, or would with this",
                 {"limit": self._unit},
             )
         self.count += count
         self._by[tenant.name] += count
 
     def release(self, tenant: Tenant, count: int) -> None:
-        """Counts out."""
+        """Subtracts from a tenant's count."""
         if count:
             self.count -= count
             self._by[tenant.name] -= count

@@ -1,4 +1,4 @@
-"""A large body on its way in: counted as it comes, and given up where nothing more comes of it."""
+"""A large body being received: its bytes are counted as they arrive, and a stall is reported."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from scheduler.tenants import Tenant
 from scheduler.wire import FrameReader
 
 STALL_S = 30.0
-"""For how long a body may stand still; as long as TCP waits for a link that is gone."""
+"""How long a body may stall; as long as TCP waits for a link that is gone."""
 
 
 class Inflow:
-    """The body that one connection reads.
+    """The body that one connection is receiving.
 
-    What it says of its size does not count: it costs its sender nothing to say, and memory is taken
-    as it is filled.
+    Only received bytes count, not the declared size: declaring a size costs the sender nothing, and
+    memory is taken only as it is filled.
 
     Args:
-        reader: Reads it.
-        held: Counts the bytes of all bodies that are coming in.
-        on_stall: Called when nothing has come of a body for too long.
+        reader: Reads the body.
+        held: Counts the bytes of all bodies being received.
+        on_stall: Called when nothing of a body has arrived for too long.
     """
 
     def __init__(self, reader: FrameReader, held: Held, on_stall: Callable[[], None]) -> None:
-        """None is coming in."""
+        """Starts without a body."""
         self._reader = reader
         self._held = held
         self._on_stall = on_stall
@@ -36,9 +36,9 @@ class Inflow:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, tenant: Tenant) -> None:
-        """Bytes came; where there are too many, of all or of this tenant, the body is skipped."""
+        """Counts received bytes; skips the body if they are too many, in all or of this tenant."""
         came = self._reader.held_bytes
-        if came < self._counted:  # that one is there
+        if came < self._counted:  # that body is complete
             self.end()
         if came == self._counted:
             return
@@ -54,7 +54,7 @@ class Inflow:
             self._watch()
 
     def end(self) -> None:
-        """It is there, or nobody waits for the rest."""
+        """Stops counting: the body is complete, or is no longer wanted."""
         if self._tenant is not None:
             self._held.release(self._tenant, self._counted)
             self._counted, self._tenant = 0, None

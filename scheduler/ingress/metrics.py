@@ -1,7 +1,8 @@
-"""How a box is, for Prometheus: its status and statistics in the text exposition format.
+"""The status and statistics of a box for Prometheus, in its text exposition format.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/. Names follow Prometheus' own rules:
-base units (seconds, bytes), `_total` where it only grows. What a box does not have is left out.
+base units (seconds, bytes), and `_total` for counters. Metrics that a box does not have are left
+out.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _BREAKER = ("closed", "half-open", "open")
 _TELEMETRY = {
-    "utilisation": ("utilisation_ratio", "The busy share of its time"),
-    "memory_used_bytes": ("memory_used_bytes", "Memory in use, of all processes"),
-    "memory_total_bytes": ("memory_total_bytes", "All of its memory"),
-    "temperature_c": ("temperature_celsius", "Its hottest sensor"),
-    "clock_hz": ("clock_hertz", "Its clock; of several cores, the mean"),
-    "power_w": ("power_watts", "What it draws; the box's, where only that is metered"),
+    "utilisation": ("utilisation_ratio", "Share of time that the device is busy"),
+    "memory_used_bytes": ("memory_used_bytes", "Memory in use by all processes"),
+    "memory_total_bytes": ("memory_total_bytes", "Total memory"),
+    "temperature_c": ("temperature_celsius", "Temperature of the hottest sensor"),
+    "clock_hz": ("clock_hertz", "Clock rate; the mean of several cores"),
+    "power_w": ("power_watts", "Power draw; that of the box if only that is metered"),
 }
-"""By the name in a device's telemetry, that of the metric and what it is."""
+"""Name and help text of each metric, by its key in a device's telemetry."""
 
 Labels = Mapping[str, str]
 
 
 def metrics(status: Mapping[str, Any], statistics: Iterable[Mapping[str, Any]]) -> bytes:
-    """All that is told of a box.
+    """All metrics of a box.
 
     Args:
-        status: As the box answers `status`.
-        statistics: As it answers `statistics`.
+        status: The box's answer to `status`.
+        statistics: Its answer to `statistics`.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Box(status, list(statistics)))
@@ -84,16 +85,16 @@ def _filled(
 def _whole(status: Mapping[str, Any]) -> Iterator[Metric]:
     about = {"site": status["site"], "version": status["version"]}
     yield _gauge("info", "This box", ({**about, "policy": status["policy"]["name"]}, 1))
-    yield _gauge("uptime_seconds", "Since the scheduler began", ({}, status["uptime_s"]))
-    yield _gauge("draining", "1 while it takes nothing more", ({}, status["draining"]))
+    yield _gauge("uptime_seconds", "Time since the scheduler started", ({}, status["uptime_s"]))
+    yield _gauge("draining", "1 while new requests are refused", ({}, status["draining"]))
     yield _gauge("held_requests", "Requests without an outcome yet", ({}, status["held"]))
     ended = status["outcomes"].items()
-    text = "Requests by how they ended"
+    text = "Requests by outcome"
     yield _counter("requests", text, *(({"outcome": name}, n) for name, n in ended))
     queued: dict[str, int] = {}
     for queue in status["queues"]:
         queued[queue["model"]] = queued.get(queue["model"], 0) + queue["requests"]
-    text = "Requests that wait for a target"
+    text = "Requests waiting for a target"
     yield _gauge("queued_requests", text, *(({"model": m}, n) for m, n in queued.items()))
     dropped = status["journal"] and status["journal"].get("dropped")
     if dropped is not None:
@@ -103,9 +104,9 @@ def _whole(status: Mapping[str, Any]) -> Iterator[Metric]:
 def _models(statistics: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     of = [({"model": s["name"], "variant": s["version"]}, s["inference_stats"]) for s in statistics]
     for key, name, text in (
-        ("queue", "queue_seconds", "Time that requests with a result waited"),
-        ("compute_input", "transfer_seconds", "Time that their tensors travelled"),
-        ("compute_infer", "execute_seconds", "Time that they ran"),
+        ("queue", "queue_seconds", "Time that requests with a result spent queued"),
+        ("compute_input", "transfer_seconds", "Time that requests with a result spent in transfer"),
+        ("compute_infer", "execute_seconds", "Time that requests with a result spent executing"),
     ):
         yield _counter(name, text, *((labels, stats[key]["ns"] / 1e9) for labels, stats in of))
     text = "Requests without a result, refusals included"
@@ -140,30 +141,32 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     def named(target: Mapping[str, Any]) -> Labels:
         return {"target": target["id"]}
 
-    yield _gauge("target_up", "1 where it takes work", *((named(t), t["up"]) for t in targets))
-    yield _gauge("target_batches", "Batches there now", *((named(t), t["runs"]) for t in targets))
+    yield _gauge("target_up", "1 while the target is up", *((named(t), t["up"]) for t in targets))
+    yield _gauge(
+        "target_batches", "Batches at the target now", *((named(t), t["runs"]) for t in targets)
+    )
     promises = [
         ({"target": t["id"], "quantile": f"{c['promised']:g}"}, c)
         for t in targets
         for c in t["calibration"]
     ]
-    text = "Batches of which a quantile of their time was predicted"
+    text = "Batches with a predicted quantile of their duration"
     yield _counter("predictions", text, *((labels, c["batches"]) for labels, c in promises))
-    text = "Those that were done within it"
+    text = "Batches that finished within the predicted quantile"
     yield _counter("predictions_kept", text, *((labels, c["kept"]) for labels, c in promises))
     telemetry = [(named(t), t["telemetry"]) for t in targets if t["telemetry"]]
     for key, (name, text) in _TELEMETRY.items():
         if told := [(labels, known[key]) for labels, known in telemetry if key in known]:
             yield _gauge(f"target_{name}", text, *told)
-    key, text = "over_current_events", "How often it was held back for drawing too much"
+    key, text = "over_current_events", "How often the device was throttled for over-current"
     if held_back := [(labels, known[key]) for labels, known in telemetry if key in known]:
         yield _counter(f"target_{key}", text, *held_back)
     drawn = [(named(t), t["energy"]) for t in targets if t.get("energy")]
     if drawn:
-        text = "What its batches have drawn"
+        text = "Energy used by the target's batches"
         yield _counter("target_energy_joules", text, *((n, e["joules"]) for n, e in drawn))
     if telemetry:
-        text = "1 while something slows the device down"
+        text = "1 while the device is throttled"
         slow = ((labels, bool(known.get("throttled"))) for labels, known in telemetry)
         yield _gauge("target_throttled", text, *slow)
 
@@ -188,16 +191,20 @@ def _clouds(clouds: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         for state in _BREAKER
     ]
     yield _gauge("cloud_breaker", "1 for the state that the breaker is in", *states)
-    text = "How often it opened"
+    text = "How often the breaker opened"
     yield _counter("cloud_breaker_trips", text, *((n, c["breaker"]["trips"]) for n, c in named))
-    text = "Batches that may be there at once"
+    text = "Batches that may be in flight at once"
     yield _gauge("cloud_limit_batches", text, *((n, c["limit"]) for n, c in named))
-    text = "What its batches have cost, in the unit of the configuration"
+    text = "Cost of the batches so far, in the unit of the configuration"
     yield _counter("cloud_spent", text, *((n, c["spending"]["spent"]) for n, c in named))
     text = "The median round trip of small messages"
     trips = ((n, c["way"]["round_trip_ms"] / 1e3) for n, c in named)
     yield _gauge("cloud_round_trip_seconds", text, *trips)
-    yield _gauge("cloud_loss_ratio", "Lost probes", *((n, c["way"]["loss"]) for n, c in named))
+    yield _gauge(
+        "cloud_loss_ratio",
+        "Share of probes that were lost",
+        *((n, c["way"]["loss"]) for n, c in named),
+    )
     for way in ("sent", "received"):
         told = ((n, c["way"][f"{way}_bytes"]) for n, c in named)
         yield _counter(f"cloud_{way}_bytes", f"Bytes {way}", *told)
@@ -209,17 +216,17 @@ def _cache(cache: Mapping[str, Any] | None) -> Iterator[Metric]:
     hits, skipped = cache["hits"].items(), cache["skipped"].items()
     text = "Requests answered without running, by what answered"
     yield _counter("cache_hits", text, *(({"by": name}, count) for name, count in hits))
-    text = "Requests for which a part of the cache was not asked, by why"
+    text = "Skipped look-ups in a part of the cache, by reason"
     yield _counter("cache_skipped", text, *(({"why": name}, count) for name, count in skipped))
     for name, text in (
-        ("misses", "Requests that were looked up, and had to run"),
-        ("stale", "Answers found too old"),
-        ("stored", "Answers kept"),
-        ("evicted", "Answers that made room for others"),
+        ("misses", "Requests that were looked up and had to run"),
+        ("stale", "Answers found but too old"),
+        ("stored", "Answers stored"),
+        ("evicted", "Answers evicted to make room for others"),
     ):
         yield _counter(f"cache_{name}", text, ({}, cache[name]))
     yield _gauge("cache_entries", "Answers in memory", ({}, cache["entries"]))
-    yield _gauge("cache_bytes", "Memory that they take", ({}, cache["bytes"]))
+    yield _gauge("cache_bytes", "Memory that the answers take", ({}, cache["bytes"]))
 
 
 def _others(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -234,8 +241,8 @@ def _others(status: Mapping[str, Any]) -> Iterator[Metric]:
         boxes = [t for t in status["targets"] if "forwarded" in t]
         for name, text in (
             ("forwarded", "Requests sent to other boxes"),
-            ("refused", "Those that they refused at once"),
+            ("refused", "Forwarded requests that other boxes refused at once"),
         ):
             yield _counter(f"neighbour_{name}", text, *(({"box": t["id"]}, t[name]) for t in boxes))
         heard = (({"box": m["name"], "state": m["state"]}, 1) for m in members)
-        yield _gauge("neighbours", "Other boxes of the site, and how they are", *heard)
+        yield _gauge("neighbours", "Other boxes of the site, by state", *heard)

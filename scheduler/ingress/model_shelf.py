@@ -1,4 +1,4 @@
-"""The models of a box for other boxes to take: what files each has, and their bytes."""
+"""Serves the model files of a box to other boxes: the list of each model's files, and bytes."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from scheduler.model_files import CHUNK_BYTES, FileEntry, entries_of
 from scheduler.wire import Header
 
 MESSAGES = frozenset(("model_files", "model_file"))
-"""What is asked of it at the native door."""
+"""The native door's messages that it answers."""
 
 
 class ModelShelf:
-    """Reads a model repository for others, in threads: the scheduler's loop never waits for a disk.
+    """Reads a model repository in threads, so that the scheduler's loop never waits for a disk.
 
     Args:
         root: The repository.
     """
 
     def __init__(self, root: Path) -> None:
-        """Has looked at nothing yet."""
+        """Reads nothing yet."""
         self._root = root
         self._entries: dict[str, dict[str, FileEntry]] = {}
         self._reading: set[asyncio.Task[None]] = set()
 
     def take(self, header: Header, models: Sequence[str], say: Say) -> None:
-        """Answers a message, later.
+        """Starts to answer a message.
 
         Args:
             header: The message.
-            models: The names of those that are served.
-            say: Where the answer goes.
+            models: The names of the models that are served.
+            say: Called later, with the answer.
 
         Raises:
             ModelNotFound: There is no such model.
@@ -66,7 +66,7 @@ class ModelShelf:
         path, offset = header.get("path"), header.get("offset")
         entry = self._entries.get(model, {}).get(path) if isinstance(path, str) else None
         if entry is None or type(offset) is not int or offset < 0:
-            raise InvalidInput("model_file names a path that model_files has told, and an offset")
+            raise InvalidInput("model_file needs a path from model_files and an offset from 0")
         with (self._root / model / entry.path).open("rb") as file:
             file.seek(offset)
             return file.read(CHUNK_BYTES)

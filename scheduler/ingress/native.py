@@ -1,4 +1,4 @@
-"""The native door: the box's own protocol over unix sockets and TCP."""
+"""The native door: laxity's own protocol over unix sockets and TCP."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _LOOK_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class DoorRules:
-    """What the door asks of those who come in.
+    """The rules for clients of the door.
 
     Attributes:
-        site: The name that clients are told.
-        access: Who may come in.
+        site: The site's name, which clients are told.
+        access: Tokens, certificates and tenants.
         frames: The largest header and body.
-        connections: How many may be open.
-        max_budget_ns: The longest deadline.
+        connections: How many connections may be open.
+        max_budget_ns: The longest budget of a request.
     """
 
     site: str
@@ -48,36 +48,36 @@ class DoorRules:
 
 
 class Intake(Protocol):
-    """What takes requests in: the driver, or the result cache in front of it."""
+    """What requests are submitted to: the driver, or the result cache in front of it."""
 
     def submit(self, submissions: list[Submission]) -> list[int]:
-        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        """Submits requests in this order; returns their ids. Each is answered exactly once."""
 
     def cancel(self, request_id: int) -> None:
-        """Ends a request as cancelled, if it has not ended."""
+        """Cancels a request, if it has not ended."""
 
 
 class NativeDoor:
-    """Everything that the connections of the native protocol share.
+    """What all connections of the native protocol share.
 
     Args:
-        driver: What the box has and is doing; takes the requests, too.
-        rules: What is asked of clients.
-        status: What `status` answers.
-        intake: Takes the requests in the driver's place.
+        driver: The scheduler's driver.
+        rules: The rules for clients.
+        status: Gives the answer to `status`.
+        intake: Takes the requests in place of the driver.
 
     Attributes:
-        driver: What the box has and is doing.
+        driver: The scheduler's driver.
         intake: Takes the requests.
-        rules: What is asked of clients.
-        status: What `status` answers.
-        admission: Checks what requests bring.
-        reading: Counts the bytes of bodies that are coming in.
-        unsent: The connections that have something to say.
-        tasks: Takes what concerns durable tasks; None where none are kept.
-        neighbours: Takes what other boxes say; None where there are none.
-        shelf: Gives model files to other boxes; None for not.
-        restorer: Undoes what was done to inputs for a slow link.
+        rules: The rules for clients.
+        status: Gives the answer to `status`.
+        admission: Checks requests.
+        reading: Counts the bytes of bodies being received.
+        unsent: The connections with unsent messages.
+        tasks: Answers messages about durable tasks; None if the box keeps none.
+        neighbours: Answers messages from other boxes; None if the box has no neighbours.
+        shelf: Serves model files to other boxes; None if the box does not.
+        restorer: Decodes inputs that were encoded for a slow link.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class NativeDoor:
         status: Callable[[], Any],
         intake: Intake | None = None,
     ) -> None:
-        """Open, with nobody in."""
+        """Open, with no connections."""
         self.driver = driver
         self.intake: Intake = driver if intake is None else intake
         self.rules = rules
@@ -107,18 +107,18 @@ class NativeDoor:
         self._closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
-        """The protocol of one more connection."""
+        """The protocol of a new connection."""
         return NativeConnection(self)
 
     def for_doors(self) -> asyncio.BufferedProtocol:
-        """The protocol of one more connection from a door that has asked who its callers are."""
+        """The protocol of a new connection from a door, which authenticates its own callers."""
         return NativeConnection(self, is_door=True)
 
     def enter(self, connection: NativeConnection) -> None:
-        """Counts a connection in; one that has not said who it is makes room for it.
+        """Registers a connection; at the limit, the oldest one without a hello is closed for it.
 
         Raises:
-            Overloaded: There are too many.
+            Overloaded: There are too many connections.
         """
         if len(self._connections) >= self.rules.connections and not connection.is_door:
             full = Overloaded(f"{self.rules.connections} connections are open already")
@@ -132,39 +132,39 @@ class NativeDoor:
             self._strangers[connection] = None
 
     def welcome(self, connection: NativeConnection, tenant: Tenant) -> None:
-        """Notes that a connection has said who it is.
+        """Counts a connection for its tenant after its hello.
 
         Raises:
-            Overloaded: The tenant has as many as it may.
+            Overloaded: The tenant already has as many connections as it may.
         """
         if not connection.is_door:
             self._seats.take(connection, tenant)
         self._strangers.pop(connection, None)
 
     def share_of(self, tenant: Tenant) -> Share | None:
-        """What all connections of a tenant have together; None where each has its own."""
+        """The share of all connections of a tenant; None if each connection has its own."""
         return None if tenant.name in UNCOUNTED else self._shares[tenant.name]
 
     def leave(self, connection: NativeConnection) -> None:
-        """Counts a connection out."""
+        """Removes a connection."""
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
         self._seats.leave(connection)
 
     def take_access(self, access: Access) -> None:
-        """Takes over who may come in, which holds for those who are in as well."""
+        """Applies new access rules, also to open connections."""
         self.rules = replace(self.rules, access=access)
         for connection in list(self._connections):
             connection.look_again()
 
     def flush(self) -> None:
-        """Sends what the connections have to say: all answers to one client at once."""
+        """Sends the unsent messages, all of one connection's in one call."""
         unsent, self.unsent = self.unsent, []
         for connection in unsent:
             connection.flush()
 
     def swap_policy(self, name: Any, options: Any) -> dict[str, Any]:
-        """Lets another policy decide until the configuration names one again; which one does.
+        """Swaps the policy until the configuration names one again; returns its name and options.
 
         Raises:
             InvalidInput: There is no such policy or option.
@@ -180,7 +180,7 @@ class NativeDoor:
         return {"name": name, **options}
 
     def stop_admitting(self) -> None:
-        """Tells every client to take new requests elsewhere; answers still go out."""
+        """Refuses new requests and tells every client so; answers still go out."""
         self._closing = True
         for connection in self._connections:
             connection.say_goodbye()
@@ -188,17 +188,17 @@ class NativeDoor:
 
     @property
     def closing(self) -> bool:
-        """Whether new requests are turned away."""
+        """Whether new requests are refused."""
         return self._closing
 
     def close(self) -> None:
-        """Closes every connection once what was written is out."""
+        """Closes every connection once its written data is sent."""
         self.restorer.close()
         for connection in list(self._connections):
             connection.close()
 
     async def wait_closed(self, seconds: float) -> None:
-        """Waits until all that was written is out, after `close`, for so long at most."""
+        """Waits, after `close`, until all connections are closed, but at most so many seconds."""
         end_s = time.monotonic() + seconds
         while self._connections and time.monotonic() < end_s:
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""One connection of the native door: what a client says, and what it is told."""
+"""One connection of the native door: handles the client's messages and sends the answers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ HELLO_S = 5.0
 """How long a connection may take to say hello."""
 
 _LIGHT = TASK_MESSAGES | {"infer", "cancel"}
-"""Messages that are answered later; what any other one asks for is worked out at once."""
+"""Messages that are cheap to take, because they are answered later; all others are answered at
+once."""
 
 
 class NativeConnection(asyncio.BufferedProtocol):
     """One client.
 
     Attributes:
-        is_door: Whether it is a door, which names the tenant of each request.
+        is_door: Whether the client is a door process, which names the tenant of each request.
     """
 
     def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
@@ -74,10 +75,11 @@ class NativeConnection(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Registers the connection and starts to wait for its hello."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         self._turns = Turns(self._transport, _LIGHT, self._take_or_refuse)
-        # Not before, because its memory is large, and of handshakes of TLS there may be any number.
+        # Only now, after the TLS handshake: the reader's buffer is large, and the number of
+        # handshakes in progress has no limit.
         self._reader = FrameReader(self._door.rules.frames, self._allocate)
         self._inflow = Inflow(self._reader, self._door.reading, self._stands_still)
         if (peer := transport.get_extra_info("socket")) is not None:
@@ -90,11 +92,11 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._hello_timer = self._loop.call_later(HELLO_S, self._hello_is_late)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The buffer for the next bytes."""
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Handles received bytes."""
         before = self._reader.header_bytes
         try:
             frames = self._reader.advance(nbytes)
@@ -106,34 +108,35 @@ class NativeConnection(asyncio.BufferedProtocol):
                 self._turns.add(frames, self._reader.header_bytes - before)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: nobody waits for what it asked."""
+        """Cancels the client's requests, as nobody waits for them any more."""
         turns, self._turns, self._transport = self._turns, None, None
         self._inflow.end()
-        # They refer back to this, and the reader's buffer should not wait for the collector.
+        # Both refer back to this object; without this, the reader's buffer would be freed only by
+        # the garbage collector.
         del self._inflow, self._reader
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
-        if turns is not None:  # of thousands each costs a decision
+        if turns is not None:  # spread out: there may be thousands, and each costs a decision
             asked = deque(request_id for request_id in self._ids.values() if request_id is not None)
             turns.share.spread(self._intake.cancel, asked)
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: take no more requests from it."""
+        """Stops reading requests, because the client does not read its answers."""
         if self._turns is not None:
             self._turns.stop()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Reads requests again."""
         if self._turns is not None:
             self._turns.go_on()
 
     # -- reading
 
     def _allocate(self, header: Header, size: int) -> memoryview | None:
-        """Memory for a large body, unless clients fill all that the box has for requests."""
+        """Memory for a large body; None if bodies being received would exceed the box's limit."""
         if not self._known:
             raise ProtocolError("the first frame of a connection is hello, without a body")
         if self._door.reading.count + size > self._driver.core.limits.bytes:
@@ -141,7 +144,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         return allocate(header, size)
 
     def _stands_still(self) -> None:
-        self.refuse(Unavailable(f"nothing more of a message came for {STALL_S:g} s"))
+        self.refuse(Unavailable(f"no more of a message arrived for {STALL_S:g} s"))
 
     def _take_or_refuse(self, frames: Frames) -> None:
         try:
@@ -164,7 +167,8 @@ class NativeConnection(asyncio.BufferedProtocol):
                         raise
                     self._say(replies.refusal(header.get("id"), error))
         finally:
-            # What was taken before the stream broke counts already, and is cancelled like others.
+            # Requests taken before the stream broke are counted already. They are submitted, and
+            # cancelled like any other when the connection is lost.
             self._submit(submissions)
 
     def _submit(self, submissions: list[Submission]) -> None:
@@ -207,7 +211,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         elif (request_id := self._ids.get(client_id)) is not None:
             self._intake.cancel(request_id)
         elif client_id in self._new_ids:
-            self._unwanted.append(client_id)  # it has just come, and is not submitted yet
+            self._unwanted.append(client_id)  # it came in the same read and is not submitted yet
 
     def _take_task(self, header: Header, body: Body | None) -> None:
         if self._door.tasks is None:
@@ -250,7 +254,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         return answer
 
     def _tenant_of(self, header: Header) -> Tenant:
-        """Who asks: the owner of the connection, or whom a door names."""
+        """Who asks: the tenant of the connection, or the one that a door names."""
         if not self.is_door:
             return self._tenant
         name = header.get("tenant")
@@ -286,7 +290,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self.say_goodbye()
 
     def look_again(self) -> None:
-        """Who may come in has changed: its tenant is as it is by now, or it has to go."""
+        """Applies changed access rules: looks up the tenant again, or closes the connection."""
         if not self._known or self.is_door or not self._door.rules.access.required:
             return
         try:
@@ -332,9 +336,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         return client_id
 
     def _take_encoded(self, header: Header, body: Body | None) -> None:
-        """A request whose inputs were made smaller for a slow link; it goes on when they are back.
+        """Takes a request with encoded inputs, and submits it once they are decoded.
 
-        Until then it is held like any other.
+        Until then it counts as in flight like any other.
         """
         client_id = self._checked_new_id(header)
         admission, tenant = self._door.admission, self._tenant_of(header)
@@ -380,24 +384,24 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> int:
-        """How many requests that came this way have not ended."""
+        """How many requests of this connection have not ended."""
         return len(self._ids)
 
     @property
     def local_host(self) -> str | None:
-        """The address at which the client found this box; None for a unix socket."""
+        """This box's address as the client reached it; None for a unix socket."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
         return str(name[0]) if isinstance(name, tuple) else None
 
     def tell(self, header: Header) -> None:
-        """Says something of its own accord, outside of any event."""
+        """Sends a message that answers nothing, outside of any event."""
         self._say_later(header, ())
 
     def _say(self, header: Header) -> None:
         self._write(encode(header))
 
     def _say_later(self, header: Header, body: Sequence[Any]) -> None:
-        """Says something of its own accord, outside of any event."""
+        """Sends a message outside of any event, so flushes by itself."""
         self._write(encode(header, body))
         self._door.flush()
 
@@ -407,7 +411,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._out.extend(buffers)
 
     def flush(self) -> None:
-        """Sends what was said since the last time, in one system call."""
+        """Sends the messages since the last flush, in one system call."""
         out, self._out = self._out, []
         if self._transport is None or not out:
             return
@@ -417,23 +421,24 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def say_goodbye(self) -> None:
-        """Says that the box takes no more requests, to who has been welcomed."""
+        """Tells the client, if it has said hello, that the box takes no more requests."""
         if not self._known:
             return
         self._say({"t": "goodbye", "message": "the box is shutting down"})
 
     def close(self) -> None:
-        """Closes once what was written is out."""
+        """Closes once all written data is sent."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def refuse(self, error: LaxityError) -> None:
-        """Says what was wrong and closes the connection."""
+        """Sends an error and closes the connection."""
         self._say(replies.refusal(None, error))
         self.close()
 
     def _hello_is_late(self) -> None:
         if not self._known:
-            # Where the box itself was held up, the hello may be there by now: not a final answer.
+            # If the box itself stalled, the hello may have arrived by now. `Unavailable` lets the
+            # client try again.
             self.refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))

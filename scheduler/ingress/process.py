@@ -1,8 +1,9 @@
 """A door in a process of its own: `python -m scheduler.ingress.process SPEC`.
 
-The agent starts it, hands it its listening sockets, and holds the other end of its standard input:
-when that closes, the agent is gone and so is the door. It says on standard output where it listens.
-SIGTERM drains it; SIGHUP has it read tokens and certificates again.
+The agent starts the door, passes it its listening sockets, and holds the other end of its standard
+input: when that closes, the agent is gone, and the door exits. The door prints the addresses on
+which it listens to standard output. SIGTERM drains it; SIGHUP makes it read tokens and certificates
+again.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ class DoorSpec:
     """What the agent tells a door.
 
     Attributes:
-        kind: What it speaks.
+        kind: The door's protocol.
         config: The box's configuration, as JSON.
-        scheduler: The scheduler's socket for doors.
-        memory: The registry of shared-memory regions.
-        cores: The CPU cores to run on, for gRPC of Python's threads alone; empty leaves that to
+        scheduler: Path of the scheduler's socket for doors.
+        memory: Folder of the registry of shared-memory regions.
+        cores: CPU cores to run on (for gRPC, Python's threads only); empty leaves the choice to
             the system.
-        sockets: Listening sockets it inherits, with the address of each.
-        addresses: Addresses that it binds itself, beside others of its kind.
+        sockets: Descriptors of inherited listening sockets, with the address of each.
+        addresses: Addresses that the door binds itself, beside other doors of its kind.
     """
 
     kind: Kind
@@ -63,22 +64,22 @@ class DoorSpec:
     addresses: list[str]
 
     def write(self, path: Path) -> None:
-        """Leaves it for the process to read."""
+        """Writes the spec to a file for the door to read."""
         path.touch(0o600)
         path.write_text(json.dumps(asdict(self)))
 
 
 class Door(Protocol):
-    """What speaks one protocol."""
+    """A server of one protocol."""
 
     async def open(self) -> None:
-        """Listens."""
+        """Starts to listen."""
 
     def reload(self, access: Access) -> None:
-        """Takes over who may come in, and reads certificates again."""
+        """Applies new access rules, and reads certificates again."""
 
     async def drain(self, seconds: float) -> None:
-        """Begins nothing new, and waits for what is under way."""
+        """Starts nothing new, and waits for calls in flight, at most so many seconds."""
 
 
 def main() -> None:
@@ -99,7 +100,7 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     loop = asyncio.get_running_loop()
     stop, reload_ = asyncio.Event(), asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the agent, which got it too, says when
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the agent gets it too, and stops us
     loop.add_signal_handler(signal.SIGHUP, reload_.set)
     loop.add_reader(sys.stdin.fileno(), _agent_gone)
     doors = config.doors
@@ -117,7 +118,7 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
     if spec.kind == "grpc":
         _keep_to(spec.cores)
     print(json.dumps({"listening": spec.addresses}), flush=True)
-    with contextlib.suppress(Unavailable):  # asked again with the first request
+    with contextlib.suppress(Unavailable):  # the first request asks again
         await service.box.snapshot()
     gc.collect()
     gc.freeze()
@@ -130,17 +131,17 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
 
 
 def _keep_to(cores: Sequence[int]) -> None:
-    """Has Python's threads run on some cores.
+    """Pins Python's threads to some cores.
 
-    gRPC's library wakes one thread of Python, which wakes the event loop's: on one core they take
-    turns without an interrupt of another core and without waiting for the interpreter's lock. Its
-    other threads run where they like.
+    gRPC's library wakes one Python thread, which wakes the event loop's thread. On one core the two
+    take turns without an interrupt to another core and without waiting for the interpreter's lock.
+    The library's other threads are not pinned.
     """
     if not cores:
         return
     for thread in threading.enumerate():
         if thread.native_id is not None:
-            with contextlib.suppress(OSError):  # the core has been taken from this process
+            with contextlib.suppress(OSError):  # this process may no longer use the core
                 os.sched_setaffinity(thread.native_id, cores)
 
 

@@ -1,4 +1,4 @@
-"""What each tenant may have at once and over time: a token bucket and two counters. No clock."""
+"""Quotas of tenants: a token bucket for the rate, and counts of requests and bytes. No clock."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from scheduler.tenants import Tenant
 @dataclass(slots=True)
 class _Use:
     full_ns: int = 0
-    """When the bucket is full again, if nothing more is taken (GCRA, as in ATM's I.371)."""
+    """When the bucket will be full again if nothing more is taken (GCRA, as in ATM's I.371)."""
     requests: int = 0
     bytes: int = 0
 
 
 class Quotas:
-    """Keeps account of what tenants hold.
+    """Accounts for what tenants hold.
 
     Args:
-        limits: What the box holds at most; a tenant's share is a part of it.
+        limits: The most that the box holds; a tenant may hold its `queue_share` of that.
     """
 
     def __init__(self, limits: Limits) -> None:
-        """Nobody holds anything."""
+        """Starts with nothing held."""
         self._limits = limits
         self._uses: dict[str, _Use] = {}
 
@@ -34,8 +34,8 @@ class Quotas:
         """Counts a request in.
 
         Raises:
-            Overloaded: It is beyond the tenant's quota; the detail names the tenant, the limit
-                and, where time alone helps, `retry_after_ms`.
+            Overloaded: The request exceeds the tenant's quota. The detail names the tenant, the
+                limit and, for the rate, `retry_after_ms`.
         """
         use = self._uses.setdefault(tenant.name, _Use())
         most = math.ceil(tenant.queue_share * self._limits.requests)
@@ -58,7 +58,7 @@ class Quotas:
         use.bytes -= size_bytes
 
     def held(self) -> dict[str, int]:
-        """How many requests each tenant has now."""
+        """How many requests each tenant holds now."""
         return {name: use.requests for name, use in self._uses.items()}
 
     def _take(self, use: _Use, tenant: Tenant, rate_per_s: float, now_ns: int) -> None:

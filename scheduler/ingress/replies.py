@@ -1,4 +1,4 @@
-"""What the native door says, beside results: the headers of its messages."""
+"""Headers of the native door's messages, other than results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scheduler.errors import LaxityError
 from scheduler.wire import Header
 
 Say = Callable[[Header, Sequence[Any]], None]
-"""Answers a message, later and with a body."""
+"""Sends the answer to a message, with a body, later."""
 
 
 def reply(message_id: Any, value: Any) -> Header:
@@ -18,12 +18,12 @@ def reply(message_id: Any, value: Any) -> Header:
 
 
 def failure(message_id: Any, code: str, message: str, detail: Mapping[str, Any]) -> Header:
-    """Why there is no answer, or no result."""
+    """An error: why there is no reply, or no result."""
     known_id = message_id if type(message_id) is int else None
     said = {"code": code, "message": message, "detail": dict(detail)}
     return {"t": "error", "id": known_id, **said}
 
 
 def refusal(message_id: Any, why: LaxityError) -> Header:
-    """The same, of an error."""
+    """The `failure` that tells of an error."""
     return failure(message_id, why.code, str(why), why.detail)

@@ -1,4 +1,4 @@
-"""What the header of an `infer` message asks for, and whether that makes sense."""
+"""Reads and checks the header of an `infer` message."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class RequestShape:
 
     Attributes:
         kind: The request's class.
-        has_batch: Whether they have a leading batch dimension of 1, as the answer then has too.
+        has_batch: Whether they have a leading batch dimension of 1; the answer then has one too.
         names: The inputs in the signature's order.
         in_order: Whether the request has them in that order.
-        size: What they take in the body, in bytes.
+        size: Their size in the body, in bytes.
         specs: `[name, dtype, shape]` of one item, in the request's order.
-        texts: The inputs whose bytes have to be UTF-8.
+        texts: The inputs whose bytes must be UTF-8.
     """
 
     kind: RequestClass
@@ -45,19 +45,21 @@ class RequestShape:
 
 
 class RequestShapes:
-    """Checks what requests bring against the models; the same question is asked of each once."""
+    """Checks the tensors of requests against the models, and remembers the results."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Remembers nothing yet."""
+        """Starts with nothing remembered."""
         self._catalog = catalog
         self._known: dict[Any, RequestShape] = {}
         self._revision = catalog.revision
 
     def of(self, header: Header) -> RequestShape:
-        """What a request's model and tensors come to.
+        """The shape of a request, from its model and tensors.
 
         Raises:
-            InvalidInput: The model or its tensors are not right.
+            InvalidInput: The tensors are malformed or do not fit the model.
+            ModelNotFound: There is no such model or variant.
+            Unavailable: The box has not read its models yet.
         """
         model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
         if self._revision != self._catalog.revision:
@@ -68,7 +70,7 @@ class RequestShapes:
             if (known := self._known.get(key)) is not None:
                 return known
         except (TypeError, ValueError):
-            key = None  # malformed; what follows says how
+            key = None  # malformed; the checks below say how
         card = self._catalog.card(model, variant)
         size = body_bytes(specs)
         given: list[list[Any]] = specs or []
@@ -85,10 +87,10 @@ class RequestShapes:
 
 
 def in_order(names: Sequence[str], specs: Any, body: Body) -> tuple[list[list[Any]], Body]:
-    """The tensors in the order of the model's signature.
+    """Puts tensors in the order of the model's signature.
 
     Raises:
-        InvalidInput: The body is not what the specs say.
+        InvalidInput: The body does not match the specs.
     """
     tensors = unpack_tensors(specs, body)
     ordered, buffers = pack_tensors({name: tensors[name] for name in names})
@@ -99,7 +101,7 @@ def id_of(header: Header) -> int:
     """The id of a message.
 
     Raises:
-        InvalidInput: It is not an integer.
+        InvalidInput: The id is not an integer.
     """
     client_id = header.get("id")
     if type(client_id) is not int:
@@ -108,10 +110,10 @@ def id_of(header: Header) -> int:
 
 
 def urgency(header: Header) -> tuple[int, float, bool]:
-    """Priority, weight, and whether a late result is welcome.
+    """Priority, weight, and whether a late result is wanted.
 
     Raises:
-        InvalidInput: One is out of its range.
+        InvalidInput: One of them is out of range, or of the wrong type.
     """
     priority = header.get("priority", DEFAULT_PRIORITY)
     if type(priority) is not int or not 0 <= priority <= LOWEST_PRIORITY:
@@ -130,10 +132,10 @@ def urgency(header: Header) -> tuple[int, float, bool]:
 
 
 def checked_exact(header: Header) -> bool:
-    """Whether an answer must be one to the very inputs of the request.
+    """Whether the answer must be for exactly the inputs of the request.
 
     Raises:
-        InvalidInput: It is neither true nor false.
+        InvalidInput: The field is neither true nor false.
     """
     exact = header["exact"]
     if type(exact) is not bool:

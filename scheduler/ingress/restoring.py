@@ -1,4 +1,4 @@
-"""Having inputs back that another box made smaller for a slow link, away from the event loop."""
+"""Decodes inputs that another box encoded for a slow link, away from the event loop."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from scheduler.wire import Body, Header, Tensors, pack_tensors, unpack_tensors
 
 
 class Restored(NamedTuple):
-    """A message as if its inputs had travelled as they were.
+    """A message with its inputs decoded.
 
     Attributes:
-        header: The message; its budget is what is left of it, and its inputs are exact, because
-            nothing is made smaller twice.
+        header: The message, with the remaining budget. It is marked exact, because inputs are never
+            made smaller twice.
         body: Its tensors.
-        took_ns: How long that took.
+        took_ns: How long decoding took.
     """
 
     header: Header
@@ -36,22 +36,22 @@ CountIn = Callable[[int], Callable[[], None]]
 
 
 class Restorer:
-    """Undoes the encodings of messages.
+    """Decodes the inputs of messages.
 
     Args:
         catalog: The models of the box.
-        most_bytes: How large the inputs of one message may be.
+        most_bytes: How large the decoded inputs of one message may be.
 
     Attributes:
-        undone: The names of the encodings that it knows.
-        held_bytes: The memory of all that is being undone.
+        undone: The names of the encodings that it can decode.
+        held_bytes: The memory of the inputs being decoded.
     """
 
     def __init__(self, catalog: Catalog, most_bytes: int) -> None:
-        """Has nothing to do."""
+        """Starts with nothing to decode."""
         self.undone = accepted()
         self.held_bytes = 0
-        # One thread: whoever sends images must not take more than one core from the scheduler.
+        # One thread: senders of images must not take more than one core from the scheduler.
         self._thread = ThreadPoolExecutor(1, "restore")
         self._catalog = catalog
         self._most_bytes = most_bytes
@@ -59,22 +59,22 @@ class Restorer:
     def begin(
         self, header: Header, body: Body | None, free_bytes: int, count_in: CountIn, on_end: OnEnd
     ) -> Callable[[], None]:
-        """Undoes the encodings of an `infer` message in another thread.
+        """Decodes the inputs of an `infer` message in another thread.
 
         Args:
             header: The message, with `enc`.
-            body: Its tensors; None where there was no memory for them.
-            free_bytes: The memory that there is for what comes of it.
-            count_in: Counts it in, with what comes of it; the time that it takes is its sender's.
-            on_end: Told what came of it, once, on the event loop.
+            body: Its tensors; None if there was no memory for them.
+            free_bytes: The memory available for the decoded inputs.
+            count_in: Counts so many bytes against the sender's quota, encoded and decoded.
+            on_end: Called once on the event loop, with the decoded message or an error.
 
         Returns:
-            What counts it out again.
+            The call that counts the bytes out again.
 
         Raises:
-            InvalidInput: The encodings are not what the model's inputs can come from.
+            InvalidInput: The model's inputs can't be decoded from these.
             ModelNotFound: There is no such model.
-            Overloaded: There is no memory, or its sender has too much of it, or came too often.
+            Overloaded: There is no memory left, or the sender exceeds its quota.
         """
         if body is None:
             raise Overloaded("requests hold all the memory that there is for tensors")
@@ -94,7 +94,7 @@ class Restorer:
         def ended(future: asyncio.Future[tuple[list[list[Any]], Body]]) -> None:
             self.held_bytes -= size
             if (error := future.exception()) is not None:
-                why = f"the inputs can't be had back: {error!r}"
+                why = f"the inputs can't be decoded: {error!r}"
                 on_end(error if isinstance(error, LaxityError) else ExecutionFailed(why))
                 return
             specs, whole = future.result()
@@ -105,7 +105,7 @@ class Restorer:
         return count_out
 
     def close(self) -> None:
-        """Takes nothing more; what is under way ends."""
+        """Accepts nothing more; decoding in progress ends."""
         self._thread.shutdown(wait=False)
 
     def _work(self, header: Header, tensors: Tensors) -> list[Restoration]:

@@ -1,4 +1,4 @@
-"""How many connections each tenant has, of those that a door takes."""
+"""Limits how many of a door's connections each tenant has."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from scheduler.tenants import UNCOUNTED, Tenant
 _C = TypeVar("_C")
 
 _MOST_OF_ONE = 0.5
-"""The part of all that a tenant has at most whose `connections` says nothing."""
+"""The largest part of all connections for a tenant that sets no `connections`."""
 
 
 class Seats(Generic[_C]):
-    """Who sits on which connection.
+    """Counts connections by tenant.
 
     Args:
-        connections: How many may be open.
+        connections: How many may be open in all.
     """
 
     def __init__(self, connections: int) -> None:
-        """Nobody sits."""
+        """Starts with no connections."""
         self._default = max(1, int(_MOST_OF_ONE * connections))
         self._taken: dict[_C, str] = {}
         self._count: Counter[str] = Counter()
 
     def take(self, connection: _C, tenant: Tenant) -> None:
-        """Counts a connection as a tenant's, unless it is somebody's already.
+        """Counts a connection as a tenant's, unless it is counted already.
 
         Raises:
-            Overloaded: The tenant has as many as it may.
+            Overloaded: The tenant already has as many connections as it may.
         """
         if connection in self._taken or tenant.name in UNCOUNTED:
             return
@@ -46,7 +46,7 @@ class Seats(Generic[_C]):
         self._count[tenant.name] += 1
 
     def leave(self, connection: _C) -> None:
-        """Counts it out, if it is somebody's."""
+        """Counts a connection out, if it is counted."""
         name = self._taken.pop(connection, None)
         if name is not None:
             self._count[name] -= 1

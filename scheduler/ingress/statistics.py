@@ -1,4 +1,4 @@
-"""How the requests for each model variant ended and what they took, since the start."""
+"""Counts and durations of requests per model variant, since the start."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from scheduler.daemon.submission import Answer
 
 BOUNDS_MS = (1, 2, 5, 10, 20, 33, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10_000)
-"""Durations are counted in the spans that end at these, and beyond."""
+"""Upper bounds of the duration buckets; one more bucket counts longer durations."""
 
 _BOUNDS_NS = [bound * 1_000_000 for bound in BOUNDS_MS]
 
 
 class _Counts:
-    """What is counted of one variant; durations in nanoseconds."""
+    """The counts of one variant; durations in nanoseconds."""
 
     __slots__ = (
         "batches", "durations", "fail", "fail_ns", "hit", "hit_ns", "last_ms", "miss", "queue_ns",
@@ -34,11 +34,11 @@ class Statistics:
     """Counts answers."""
 
     def __init__(self) -> None:
-        """Nothing has been answered."""
+        """Starts with no answers."""
         self._counts: dict[tuple[str, str], _Counts] = {}
 
     def note(self, model: str, variant: str | None, answer: Answer) -> None:
-        """Counts one answer; a refusal may name no variant, and then counts under `""`."""
+        """Counts one answer; a refusal that names no variant counts under `""`."""
         counts = self._of(model, answer.offer.variant if answer.offer is not None else variant)
         queue_ns, transfer_ns, execute_ns, total_ns = answer.timing_ns
         if answer.outputs is None:
@@ -73,11 +73,11 @@ class Statistics:
         return counts
 
     def describe(self) -> list[dict[str, Any]]:
-        """For each variant what was counted, in the words of Triton's statistics extension.
+        """The counts of each variant, in the form of Triton's statistics extension.
 
-        A batch of n is told n times, by its answers: executions are answers over batch size.
-        `durations` is laxity's own: how many results took at most so many milliseconds and more
-        than the bound before, for each bound, the last of which is None.
+        A batch of n is noted n times, once per answer, so executions are answers divided by batch
+        size. `durations` is laxity's own: pairs of an upper bound in milliseconds, None for the
+        last, and how many results took longer than the bound before but not longer than this one.
         """
         return [
             _describe(model, variant, counts)

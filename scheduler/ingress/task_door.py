@@ -1,4 +1,4 @@
-"""The messages about durable tasks: what they ask for, and the answers."""
+"""Answers the native door's messages about durable tasks."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from scheduler.wire import Body, Header, checked_budget_ns
 TASK_MESSAGES = frozenset(("task", "task_result", "task_status", "task_cancel", "tasks"))
 
 LONGEST_WAIT_NS = 60_000_000_000
-"""How long one question may wait for the end of a task."""
+"""How long one message may wait for the end of a task."""
 
 MOST_LISTED = 250
-"""Whatever their ids and reasons, so many fit into the header of an answer."""
+"""The most tasks in one list; with the longest ids and reasons, they still fit into a header."""
 
 
 class TaskDoor:
-    """Takes the messages about durable tasks of all connections.
+    """Handles the messages about durable tasks of all connections.
 
     Args:
         desk: Keeps the tasks.
-        admission: Checks what they bring.
-        bounds: How much is kept at most.
-        max_deadline_ns: The longest time to a deadline.
+        admission: Checks their tensors.
+        bounds: Limits on what is kept.
+        max_deadline_ns: The longest budget of a task.
     """
 
     def __init__(
         self, desk: TaskDesk, admission: Admission, bounds: Bounds, max_deadline_ns: int
     ) -> None:
-        """Open."""
+        """Open at once."""
         self.desk = desk
         self._admission = admission
         self._bounds = bounds
@@ -47,10 +47,10 @@ class TaskDoor:
         self._writing_bytes = 0
 
     def take(self, header: Header, body: Body | None, tenant: Tenant, say: Say) -> None:
-        """Answers a message, by and by.
+        """Starts to answer a message; `say` is called with the answer, now or later.
 
         Raises:
-            LaxityError: It can't be done, which is known at once.
+            LaxityError: It is clear at once that the message can't be carried out.
         """
         tenant.check_scope("tasks")
         kind, message_id = header["t"], id_of(header)
@@ -86,7 +86,7 @@ class TaskDoor:
         given = header.get("task")
         id_ = uuid.uuid4().hex if given is None else checked_id(given)
         if body is None:
-            raise Overloaded("tensors on their way in fill the memory there is for them")
+            raise Overloaded("tensors that are being received fill the memory for them")
         model, variant, specs = header.get("model"), header.get("variant"), header.get("in")
         asked = Asked(model, variant, header.get("priority"), specs, body)
 
@@ -99,7 +99,7 @@ class TaskDoor:
         try:
             self._submit(id_, asked, header, tenant, answer)
         except LaxityError as error:
-            # What is wrong with it now need not have been when it was accepted.
+            # The same task may have been accepted earlier, when nothing was wrong with it.
             refusal = error
 
             def known(found: bool | LaxityError) -> None:
@@ -126,7 +126,7 @@ class TaskDoor:
         shape, specs, body = self._admission.item(header, asked.body, tenant)
         size = len(body)
         if self._writing_bytes + size > self._admission.most_bytes:
-            raise Overloaded("tasks come faster than the disk takes them", {"limit": "disk"})
+            raise Overloaded("tasks arrive faster than the disk writes them", {"limit": "disk"})
         release = self._admission.count_in(tenant, size)
         self._writing_bytes += size
         kind = shape.kind
@@ -163,7 +163,7 @@ class TaskDoor:
 
 
 def closed_for_tasks() -> Unavailable:
-    """The error of a box that keeps no tasks."""
+    """The error of a box that keeps no durable tasks."""
     text = "this box keeps no durable tasks (durable: {enabled: true} would)"
     return Unavailable(text, {"durable": False})
 

@@ -1,4 +1,4 @@
-"""The messages of one connection, some at a time: in between, others have their turn."""
+"""Handles the messages of a connection in portions, so that others get their turn in between."""
 
 from __future__ import annotations
 
@@ -11,42 +11,44 @@ from typing import Any
 from scheduler.wire import Body, Header
 
 TURN_MESSAGES = 128
-"""So many light messages are taken in a row, or one that is not."""
+"""How many light messages, or one heavy one, are taken per turn of the event loop."""
 
 _BYTES_OF_ONE = 1024
-"""Of headers; to unpack so many takes as long as to take a light message."""
+"""Bytes of headers that take as long to unpack as a light message takes to handle."""
 
 _RENEW_BELOW = TURN_MESSAGES // 2
-"""A turn that used little leaves enough for the next, and costs no callback."""
+"""A share is renewed only below this. A turn that used less leaves enough for the next, without the
+cost of a callback."""
 
 Frames = list[tuple[Header, Body | None]]
 
 
 class Share:
-    """What one party has taken in one turn of the event loop, over whatever connections.
+    """The work that one tenant, or one connection, may have done per turn of the event loop.
 
     Attributes:
-        left: How much more, in light messages; what is below zero is of the next turn's.
+        left: What is left in this turn, in light messages; a negative value counts against the
+            next turn.
     """
 
     def __init__(self) -> None:
-        """All of it is left."""
+        """Starts with all of it left."""
         self.left = TURN_MESSAGES
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_due = False
 
     def used(self) -> None:
-        """Something has been taken."""
+        """Has the share renewed in the next turn, if little is left."""
         if self.left < _RENEW_BELOW:
             self._renew_soon()
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Calls back in one of the next turns, when there is some for it."""
+        """Calls back in a later turn, once the share has something left."""
         self._waiting.append(go_on)
         self._renew_soon()
 
     def spread(self, do: Callable[[Any], None], things: deque[Any]) -> None:
-        """Does something with each of many things: now, and in the next turns what is too much."""
+        """Calls `do` with each of many things, in as many turns as the share requires."""
         while things and self.left > 0:
             self.left -= 1
             do(things.popleft())
@@ -71,23 +73,23 @@ class Share:
 
 
 class Turns:
-    """Has messages taken in their order, and reads no more while some wait.
+    """Handles messages in their order, and pauses reading while some wait.
 
-    One read may bring thousands of them, and goes on for as long as the sender keeps up.
+    One read may bring thousands of messages, and reading never ends while the sender keeps up.
 
     Args:
-        transport: Where they come from.
+        transport: The connection.
         light: The types of messages that cost next to nothing to take.
-        take: Takes some.
+        take: Called with the messages of a turn.
 
     Attributes:
-        share: What it takes them out of; others may do so, too.
+        share: The share that messages are charged to; other connections may use it too.
     """
 
     def __init__(
         self, transport: asyncio.Transport, light: Container[str], take: Callable[[Frames], None]
     ) -> None:
-        """None is there."""
+        """Starts with no messages."""
         self._transport = transport
         self.share = Share()
         self._light = light
@@ -98,7 +100,7 @@ class Turns:
         self._last = self._paid = 0
 
     def add(self, frames: Frames, header_bytes: int) -> None:
-        """Messages came, whose headers have so many bytes; the first are taken at once."""
+        """Queues received messages, whose headers have so many bytes, and takes the first ones."""
         cost = header_bytes // _BYTES_OF_ONE
         self.share.left -= max(0, cost - self._paid)
         self._last, self._paid = cost, 0
@@ -107,12 +109,12 @@ class Turns:
             self._take_some()
 
     def stop(self) -> None:
-        """The client does not read its answers: take no more from it."""
+        """Stops reading and taking messages, because the client does not read its answers."""
         self._is_stopped = True
         self._transport.pause_reading()
 
     def go_on(self) -> None:
-        """It does again."""
+        """Continues after `stop`."""
         self._is_stopped = False
         self._rest()
 
@@ -132,7 +134,7 @@ class Turns:
             self._rest()
 
     def _rest(self) -> None:
-        """Takes and reads nothing before there is something left, in another turn of the loop."""
+        """Takes and reads nothing until the share has something left, in a later turn."""
         if not (self._rests or self._transport.is_closing()):
             self._rests = True
             self._transport.pause_reading()
@@ -145,7 +147,8 @@ class Turns:
         if self._waiting:
             self._take_some()
         if not (self._rests or self._is_stopped or self._transport.is_closing()):
-            # As much may come at once on every connection that is read again.
+            # Charge a read as large as the last one in advance: every connection that resumes
+            # reading may bring as much at once.
             self._paid = self._last
             self.share.left -= self._paid
             self._transport.resume_reading()

@@ -1,4 +1,4 @@
-"""A door on a unix socket, whose file somebody may delete while it is open."""
+"""A door on a unix socket, whose file may be deleted while the door is open."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import structlog
 log = structlog.get_logger()
 
 _LOOK_S = 5.0
-"""How often it is looked whether the file is still there, which nothing else says."""
+"""How often to check that the file still exists, because nothing reports its removal."""
 
 
 class UnixDoor:
-    """Listens on a path, and there again where the file is gone, as after a cleaning of `/tmp`.
+    """Listens on a path, and again if its file disappears, for instance when `/tmp` is cleaned.
 
     Args:
-        protocol: Makes the protocol of one more connection.
-        path: Where; a socket file that is left there is replaced.
-        inherited: A socket that listens there already, and may do so for other processes, too. Of
-            these, one alone is there again after the file was gone.
+        protocol: Makes the protocol of a new connection.
+        path: The path; a socket file left there is replaced.
+        inherited: A socket that already listens on the path, perhaps shared with other processes.
+            If the file disappears, only one of these processes listens there again.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class UnixDoor:
         path: str,
         inherited: socket.socket | None = None,
     ) -> None:
-        """Closed."""
+        """Closed until `open`."""
         self._protocol = protocol
         self._path = path
         self._inherited = inherited
@@ -41,10 +41,10 @@ class UnixDoor:
         self._watch: asyncio.Task[None] | None = None
 
     async def open(self) -> UnixDoor:
-        """Listens.
+        """Starts to listen.
 
         Raises:
-            OSError: The address can't be had.
+            OSError: The path can't be bound.
         """
         loop = asyncio.get_running_loop()
         if self._inherited is not None and _is_answered(self._path):
@@ -52,7 +52,7 @@ class UnixDoor:
         else:
             if self._inherited is not None:
                 self._inherited.close()
-            # A socket file of a killed predecessor; the agent has made sure that nobody uses it.
+            # A killed predecessor's socket file; the agent has made sure that nobody uses it.
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             await self._listen()
@@ -60,7 +60,7 @@ class UnixDoor:
         return self
 
     def close(self) -> None:
-        """Lets nobody else in; those who are in stay."""
+        """Accepts no more connections; open ones stay."""
         if self._watch is not None:
             self._watch.cancel()
         if self._server is not None:
@@ -68,18 +68,18 @@ class UnixDoor:
 
     async def _listen(self) -> None:
         if self._server is not None:
-            self._server.close()  # nobody can reach it any more
+            self._server.close()  # its file is gone, so nobody can reach it
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._protocol, self._path)
         os.chmod(self._path, 0o600)
 
 
 async def keep_there(path: str, listen: Callable[[], Awaitable[None]]) -> None:
-    """Looks after a door's socket file until cancelled.
+    """Restores a door's socket file whenever it disappears, until cancelled.
 
     Args:
-        path: Where it is.
-        listen: Makes it anew; called where it is gone, with its folder there.
+        path: The file.
+        listen: Creates the file again; called when it is gone, once its folder exists.
     """
     told = ""
     while True:
@@ -94,17 +94,17 @@ async def keep_there(path: str, listen: Callable[[], Awaitable[None]]) -> None:
                 log.error("a door's socket file is gone", path=path, error=str(error))
             told = str(error)
         else:
-            log.warning("a door's socket file was gone and is there again", path=path)
+            log.warning("a door's socket file was gone and has been restored", path=path)
             told = ""
 
 
 def _is_answered(path: str) -> bool:
-    """Whether somebody listens there: a socket can't tell whether the file is still its own."""
+    """Whether somebody listens on a path; a socket can't tell whether the file is still its own."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except BlockingIOError:  # more wait there than are let in
+        except BlockingIOError:  # the backlog is full
             return True
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""The records of one file to events and commands."""
+"""Decodes the records of one file into events and commands."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from scheduler.journal_format.words import (
 
 
 class Decoder:
-    """Reads the records of one file."""
+    """Decodes the records of one file."""
 
     def __init__(self, header: Header) -> None:
-        """Knows no names yet."""
+        """Starts without names."""
         self._at_ns = header.at_ns
         self._last_id = header.last_id
         self._texts: list[str] = []
@@ -73,10 +73,10 @@ class Decoder:
         )
 
     def record(self, record: Any) -> Entry | Gap | Closed | None:
-        """What a record says; None for one that names something for later ones.
+        """Decodes a record; None for one that only names something for later ones.
 
         Raises:
-            FormatError: It says nothing that a journal has.
+            FormatError: It is no record of a journal.
         """
         try:
             return self._record(record)

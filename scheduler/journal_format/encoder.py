@@ -1,4 +1,4 @@
-"""Events and commands to the records of one file."""
+"""Encodes events and commands as the records of one file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NUMBERS = {outcome: number for number, outcome in enumerate(OUTCOMES)}
 
 
 class Encoder:
-    """Makes the records of one file.
+    """Encodes the records of one file.
 
     Args:
         at_ns: As in the header.
@@ -53,7 +53,7 @@ class Encoder:
     """
 
     def __init__(self, at_ns: int, last_id: int) -> None:
-        """Has named nothing yet."""
+        """Starts without names."""
         self.last_id = last_id
         self._at_ns = at_ns
         self._texts: dict[str, int] = {}
@@ -91,14 +91,14 @@ class Encoder:
         options: dict[str, Any],
         failure: str | None = None,
     ) -> bytes:
-        """One step, with the names that it is the first to use.
+        """Encodes one step, with the names that it is the first to use.
 
         Args:
-            at_ns: When; not before the one before.
+            at_ns: When it was; not before the previous step.
             event: What happened.
-            commands: What the scheduler said to it.
-            options: Those of the policy, if the event is `PolicySwapped`.
-            failure: What the policy did wrong.
+            commands: The scheduler's commands.
+            options: The policy's options, if the event is `PolicySwapped`.
+            failure: What the policy did wrong; None if nothing.
         """
         number, tell = self._events[type(event)]
         since_ns, self._at_ns = at_ns - self._at_ns, at_ns
@@ -117,11 +117,11 @@ class Encoder:
         return named + record
 
     def gap(self, at_ns: int, count: int) -> bytes:
-        """That steps are missing before what comes next."""
+        """Encodes that steps are missing before the next one."""
         return self._pack((GAP, at_ns, count))
 
     def closed(self) -> bytes:
-        """That the file is complete."""
+        """Encodes that the file is complete."""
         return self._pack((CLOSED,))
 
     # -- names
@@ -145,7 +145,7 @@ class Encoder:
         if number >= MOST_NAMES or kind.alone is not None:
             return tuple(kind)
         self._classes[kind] = number
-        # What most classes leave as it is, is left out, as it was before there was such a thing.
+        # Fields with their default are left out, as in files from before these fields existed.
         self._new.append(self._pack((CLASS, *(kind if kind.local or kind.exact else kind[:3]))))
         return number
 
@@ -232,7 +232,7 @@ class Encoder:
         return WAKE_AT, command.at_ns - self._at_ns
 
     def _keyed(self, value: Any) -> Any:
-        """A mapping with its keys as names, at every depth."""
+        """Replaces the keys of a mapping with names, at every depth."""
         if isinstance(value, Mapping):
             return {self._text(key): self._keyed(item) for key, item in value.items()}
         return value

@@ -1,4 +1,4 @@
-"""Headers, targets and offers as msgpack has them: by the names of their fields."""
+"""Headers, targets and offers as plain msgpack maps, keyed by field name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scheduler.journal_format.words import (
 
 
 def encode_header(header: Header) -> bytes:
-    """The first bytes of a file."""
+    """Encodes the start of a file: `MAGIC` and the header."""
     named = {
         "version": header.version,
         "run": header.run,
@@ -63,14 +63,14 @@ def plain_target(spec: TargetSpec) -> dict[str, Any]:
 BROKEN = (
     *(AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError),
 )
-"""What wrong values of right msgpack come to when something is made of them."""
+"""What may be raised when values are made from valid msgpack with invalid content."""
 
 
 def decode_header(value: Any) -> Header:
-    """The header that follows `MAGIC`.
+    """Decodes the header that follows `MAGIC`.
 
     Raises:
-        FormatError: It is none.
+        FormatError: It is not a header.
     """
     try:
         if tuple(value["request"]) != REST_NAMES:
@@ -94,7 +94,7 @@ def decode_header(value: Any) -> Header:
 
 
 def checked(value: Any, kind: type) -> Any:
-    """The value, if it is of just that type.
+    """Returns the value if it is of exactly that type.
 
     Raises:
         TypeError: It is not.
@@ -105,7 +105,7 @@ def checked(value: Any, kind: type) -> Any:
 
 
 def offer_from(named: Any) -> Offer:
-    """The offer with these fields; raises some of `BROKEN` where there is none."""
+    """Decodes an offer; raises one of `BROKEN` if the fields are invalid."""
     latency_ns = {
         checked(size, int): tuple(checked(sample_ns, int) for sample_ns in samples)
         for size, samples in named["latency_ns"].items()
@@ -125,7 +125,7 @@ def offer_from(named: Any) -> Offer:
 
 
 def target_from(named: Any) -> TargetSpec:
-    """The target with these fields; raises some of `BROKEN` where there is none."""
+    """Decodes a target; raises one of `BROKEN` if the fields are invalid."""
     for name, kind in (("id", str), ("slots", int), ("lead_ns", int)):
         checked(named[name], kind)
     given = {
@@ -142,7 +142,7 @@ def _tensors(model: Any, shapes: Any) -> Tensors:
 
 
 def shapes_from(shapes: Any) -> Shapes:
-    """The shapes that are listed; raises some of `BROKEN` where there are none."""
+    """Decodes shapes; raises one of `BROKEN` if they are invalid."""
     return tuple(tuple(checked(size, int) for size in shape) for shape in shapes)
 
 

@@ -1,4 +1,4 @@
-"""The words of a journal: what a file is made of, and what its numbers mean."""
+"""The vocabulary of a journal: what a file consists of, and what its numbers mean."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from scheduler.core.requests import Request
 from scheduler.core.target_specs import TargetSpec
 
 MAGIC = b"laxity-journal 2\n"
-"""The first bytes of a file; the number is that of the format."""
+"""The first bytes of a file; the number is the format's version."""
 
 EVENTS: tuple[type[Event], ...] = (
     Submitted,
@@ -44,49 +44,51 @@ EVENTS: tuple[type[Event], ...] = (
     Woken,
     TargetChanged,
 )
-"""In the order of their numbers: new ones are added at the end."""
+"""The event types in the order of their numbers; new ones are added at the end."""
 
 TEXT, CLASS, GAP, CLOSED, FIRST_EVENT = range(5)
-"""What a record is."""
+"""The kinds of records."""
 
 DISPATCH, FINISH, CANCEL_RUN, WAKE_AT = range(4)
-"""What a command is."""
+"""The kinds of commands."""
 
 OUTCOMES = tuple(Outcome)
 
 MOST_NAMES = 4096
-"""Texts and classes beyond so many are written out: reasons may hold figures."""
+"""The most texts, and the most classes, that get a number; further ones are written out, because
+reasons may contain figures."""
 
 _USUAL = [field for field in fields(Request) if field.default is not MISSING]
 REST_NAMES = tuple(field.name for field in _USUAL if field.name != "size_bytes")
 REST_DEFAULTS = tuple(field.default for field in _USUAL if field.name != "size_bytes")
 rest_of = attrgetter(*REST_NAMES)
-"""What most requests leave as it is; whatever fields requests get, they are in here."""
+"""The fields that most requests leave at their default; new fields of requests are included
+automatically."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalledPolicy:
-    """What a journal knows of a policy.
+    """What a journal records of a policy.
 
     Attributes:
-        name: As in the configuration.
-        options: The policy's own.
+        name: Its name in the configuration.
+        options: Its options.
     """
 
     name: str
     options: dict[str, Any]
 
     def decide(self, view: View) -> Iterable[Any]:
-        """Raises; make the policy by its name and options first."""
+        """Always raises: make the policy from its name and options first."""
         raise TypeError(f"a journal has the name of {self.name!r} and not its rule")
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target as a file's header has it.
+    """A target in a file's header.
 
     Attributes:
-        spec: As it announced itself, with all that it has offered since.
+        spec: The spec that it announced, with everything it has offered since.
         up: Whether it took work.
     """
 
@@ -96,18 +98,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file begins with.
+    """The header of a file.
 
     Attributes:
-        version: Of laxity.
-        run: Names the life of a scheduler, from its start to its end.
+        version: The version of laxity.
+        run: Identifies one run of a scheduler, from its start to its end.
         part: Which file of the run this is, from 1.
-        wall_ns: The time of day, in nanoseconds since 1970.
+        wall_ns: The wall-clock time, in nanoseconds since 1970.
         at_ns: The same moment on the scheduler's clock.
-        last_id: The highest id of a request so far.
-        policy: Who decides at that moment.
-        limits: What the scheduler holds at most.
-        targets: What it knows of at that moment.
+        last_id: The highest request id so far.
+        policy: The policy at that moment.
+        limits: The scheduler's limits.
+        targets: The targets known at that moment.
     """
 
     version: str
@@ -126,10 +128,10 @@ class Entry:
     """One step of the scheduler.
 
     Attributes:
-        at_ns: When, on its clock.
-        event: What it was told.
-        commands: What it said.
-        failure: What the policy did wrong meanwhile; None if nothing.
+        at_ns: When it was, on the scheduler's clock.
+        event: The event.
+        commands: The commands that followed.
+        failure: What the policy did wrong; None if nothing.
     """
 
     at_ns: int
@@ -143,8 +145,8 @@ class Gap:
     """Steps that are missing, because the disk was too slow or failed.
 
     Attributes:
-        at_ns: When the next one was.
-        count: How many.
+        at_ns: When the next step was.
+        count: How many steps are missing.
     """
 
     at_ns: int
@@ -153,28 +155,28 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The end of a file, as it should be."""
+    """The regular end of a file."""
 
 
 class FormatError(ValueError):
-    """Bytes are not what a journal has; the message says what was expected."""
+    """Bytes are not those of a journal; the message says what was expected."""
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a record or a header."""
+    """Encodes a record or a header."""
     packed: bytes = msgpack.packb(value, default=spelled)
     return packed
 
 
 def plain_options(options: dict[str, Any]) -> dict[str, Any]:
-    """A policy's options as a journal has them: what it can't hold is spelled out."""
+    """A policy's options as a journal stores them: unsupported values become text."""
     packed = msgpack.packb(options, default=repr, unicode_errors="backslashreplace")
     plain: dict[str, Any] = msgpack.unpackb(packed, strict_map_key=False)
     return plain
 
 
 def spelled(value: Any) -> str:
-    """What msgpack can't hold, such as a date among a policy's options."""
+    """Text for a value that msgpack can't encode, such as a date among a policy's options."""
     if isinstance(value, int):
         raise OverflowError(f"{value} has more than 64 bits")
     return repr(value)
@@ -187,5 +189,5 @@ _COMMAND_FIELDS = {
 
 
 def fingerprint(commands: Iterable[Command]) -> bytes:
-    """Bytes that are the same for the same commands alone, all of their fields included."""
+    """Bytes that are equal only for equal commands, comparing all their fields."""
     return pack([(type(c).__name__, _COMMAND_FIELDS[type(c)](c)) for c in commands])

@@ -94,5 +94,5 @@ class TestArrays:
             conform(np.ones((3, 8, 8), np.float32), spec(1, 8, 8))
 
     def test_numbers_are_not_cut_off(self):
-        with pytest.raises(InputProblem, match="float64 would lose by it"):
+        with pytest.raises(InputProblem, match="float64 would lose detail"):
             conform(np.ones(2), spec(2, dtype="uint8"))

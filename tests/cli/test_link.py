@@ -79,9 +79,9 @@ def test_a_list_of_numbers_is_what_it_is_called(tmp_path):
         (["--outage", "30"], "--outage is AT+FOR in seconds, as in 30+10, not '30'"),
         (["--mbps", "fast"], "--mbps is a number, or UP:DOWN as in 5:20, not 'fast'"),
         (["--loss", "2"], "loss is a share from 0 to below 1, not 2.0"),
-        (["--format", "mbps"], "--format and --interval-s are of a recording"),
+        (["--format", "mbps"], "--format and --interval-s describe a recording"),
         (["--from", "nowhere.txt"], "nowhere.txt: can't be opened"),
-        (["--listen", "tls://0.0.0.0:1"], "TLS passes as it is: tcp://0.0.0.0:1"),
+        (["--listen", "tls://0.0.0.0:1"], "TLS passes as it is, so give tcp://0.0.0.0:1"),
         (["--listen", "unix:///no/such/folder"], "No such file or directory"),
     ],
 )

@@ -336,7 +336,7 @@ class TestStatus:
         assert isinstance(console.file, StringIO)
         out = console.file.getvalue()
         told = " ".join(out.split())
-        assert "is asked again when the configuration is saved: mine.py: OSError: [/b] disk" in told
+        assert "is tried again when the configuration is saved: mine.py: OSError: [/b] disk" in told
         assert "not taken over: edge.yaml: devices wait for the next start" in out
 
     def test_a_budget_that_was_spent_before_the_box_started_is_shown(self):
@@ -412,7 +412,7 @@ class TestStatus:
         told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
         monkeypatch.setitem(globals(), "STATUS", told)
         out = laxity("status")[1]
-        assert re.search(r"eu +not used +2 +tried again by itself: no answer", out)
+        assert re.search(r"eu +not used +2 +retried automatically: no answer", out)
         assert re.search(r"box-b +down +0 +box box-b: no report came for 0.7 s", out)
         assert re.search(r"box-b +14.2 ms", out), "a box has no breaker, but a way"
         assert "this one serves its own callers alone" in out
@@ -574,7 +574,7 @@ class TestInfer:
             ("infer digitz -i {scan}", "did you mean 'digits'?"),
             ("infer digits -i img={scan}", "no input 'img'; it has image"),
             ("infer digits -i /nowhere/x.npy", "/nowhere/x.npy can't be read"),
-            ("infer digits -i {notes}", "is no NumPy file, picture or text"),
+            ("infer digits -i {notes}", "is not a NumPy file, picture or text"),
             ("infer digits -i {text}", "'image' is float32 [1, 2, 2]; the file has string"),
             ("infer digits -i {scan} -i {scan}", "'image' is given twice"),
             ("infer digits -i {scan} --levels black", "--levels is BLACK:WHITE"),
@@ -795,7 +795,7 @@ token_file: token
         path.write_text("devices: [{id: 'cpu:0', cores: [0, 4095]}]")
         status, out, _ = laxity("config", "check", str(path))
         assert status == 0
-        assert "cpu:0 (core 4095 is not to be had here)" in out
+        assert "cpu:0 (core 4095 is not available here)" in out
 
     def test_a_file_that_is_not_there(self, laxity, tmp_path):
         status, _, err = laxity("config", "check", str(tmp_path / "no.yaml"))

@@ -235,7 +235,7 @@ def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     status, out, _ = run("t.txt", *options)
     assert (status, rows()[0]["requests"]) == (0, 60)
     assert out.startswith("t · 60 requests")
-    assert "where they are times, --format tells their unit" in " ".join(out.split())
+    assert "if they are times, give their unit with --format" in " ".join(out.split())
     status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
     assert (status, rows()[0]["requests"]) == (0, 2)
     assert "--format tells" not in " ".join(out.split())
@@ -315,7 +315,9 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
     monkeypatch.delenv("LAXITY_URL", raising=False)
     status, _, err = run("trace.csv")
     assert status == 1
-    assert err.endswith("is edge_agent running? Where none does, --fleet FILE names the targets\n")
+    assert err.endswith(
+        "is edge_agent running? Without a box, name the targets with --fleet FILE\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -335,20 +337,32 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["load-0_5", "--compare", "edf"], "--compare takes two policies"),
         (["load-0_5", "--json", "no/where.json"], "there is no folder no"),
         (["load-0_5", "--report", "empty"], "empty is a folder"),
-        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is what is read"),
-        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is what is read"),
-        (["load-0_5", "--policy", "broken.py", "--json", "broken.py"], "is there, and no result"),
-        (["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"], "is there, and no result"),
-        (["load-0_5", "--full", "-"], "- is no file; name one to write to, or /dev/stdout"),
-        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "-5:5"], "from a second, 0 or more, to"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--json", "./work.yaml"], "is an input"),
+        (["work.yaml", "--fleet", "fleet.yaml", "--report", "fleet.yaml"], "is an input"),
+        (
+            ["load-0_5", "--policy", "broken.py", "--json", "broken.py"],
+            "exists and is not a result",
+        ),
+        (
+            ["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"],
+            "exists and is not a result",
+        ),
+        (["load-0_5", "--full", "-"], "- is not a file; name one to write to, or /dev/stdout"),
+        (
+            ["trace.csv", "--fleet", "fleet.yaml", "--slice", "-5:5"],
+            "in seconds with 0 <= FROM < TO",
+        ),
         (["work.yaml", "--fleet", "tcp://box"], "'tcp://box' lacks a port: tcp://HOST:PORT"),
         (["load-0_5", "--only", "load-*"], "--only is for 'scenarios'"),
         (["trace.csv", "--fleet", "fleet.yaml", "--deadline-ms", "inf"], "a number is too large"),
         (["load-0_5", "--requests", "9", "--policy", "broken.py"], "broken.py"),
         (["load-0_5", "--requests", "9", "--policy", "unmade.py"], "RuntimeError: no"),
-        (["load-0_5", "--policy", "goodput?quantile=["], "quantile has no value that can be read"),
+        (["load-0_5", "--policy", "goodput?quantile=["], "quantile has a value that can't be read"),
         (["empty", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for traces"),
-        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:inf"], "--slice goes from"),
+        (
+            ["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:inf"],
+            "--slice is FROM:TO in seconds with 0 <= FROM",
+        ),
         (["trace.csv", "--fleet", "fleet.yaml", "--load", "1"], "give it a --rate-scale"),
         (["trace.csv", "--fleet", "fleet.yaml", "--slice", "9"], "--slice is FROM:TO"),
         (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
@@ -358,8 +372,8 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
-        (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace b"),
-        (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has no value that can"),
+        (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace g"),
+        (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has a value that can't"),
         (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),
         (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
         (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
@@ -489,7 +503,7 @@ def test_the_trace_that_a_workload_names_is_not_replaced(run, files):
     played = ["moon.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound"]
     status, _, err = run(*played, "--json", "moon.jsonl")
     assert (status, err) == (
-        2, "laxity: moon.jsonl is what is read; name another file to write to\n"
+        2, "laxity: moon.jsonl is an input; name another file to write to\n"
     )  # fmt: skip
     assert (files / "moon.jsonl").read_text() == trace
     assert run(*played, "--json", "rows.json")[0] == 0

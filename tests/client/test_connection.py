@@ -423,7 +423,7 @@ def test_what_waits_behind_others_leaves_with_what_is_left_of_its_budget_or_not_
     large, read_on = stop_reading(box)
     futures = [client.submit("digits", each, deadline_ms=MINUTE_MS) for each in large]
     futures.append(client.submit("digits", image(1), deadline_ms=MINUTE_MS, variant="behind"))
-    with pytest.raises(DeadlineExpired, match=r"waited here, because unix://.* has not taken yet"):
+    with pytest.raises(DeadlineExpired, match=r"waited here, because unix://.* has not yet taken"):
         client.infer("digits", image(1), deadline_ms=200, variant="expired")
     box.run(on_loop(read_on))
     for future in futures:

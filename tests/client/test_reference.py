@@ -1,4 +1,4 @@
-"""The page about the Python client against the client: every name, argument, field and example."""
+"""The page about the Python client has every name, argument, field and error, and it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASES = (scheduler.LaxityError, scheduler.RequestEnded)
 
 
 def row(name: str, of: str) -> list[str]:
-    """The cells of a table's row about a name, from the part under a heading."""
+    """The cells of the table row about a name, in the section under a heading."""
     part = PAGE.partition(f"\n## {of}\n")[2].partition("\n## ")[0]
     (found,) = re.findall(rf"^\| `{name}` \|(.*)\|$", part, re.M)
     return [cell.strip() for cell in found.split("|")]
@@ -36,7 +36,7 @@ def test_each_public_name_is_told(name: str) -> None:
 def test_each_method_is_told() -> None:
     public = [name for name in vars(Client) if not name.startswith("_") and name != "carry_out"]
     assert [name for name in public if f"`{name}(" not in PAGE] == []
-    assert {*public} - {*vars(AsyncClient)} == {"cancel"}  # there a future does that alone
+    assert {*public} - {*vars(AsyncClient)} == {"cancel"}  # an asyncio future does that alone
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -45,7 +45,7 @@ def test_each_argument_is_told_with_its_default(client: Any, method: str) -> Non
     for each in signature(getattr(client, method)).parameters.values():
         if each.name == "self" or each.kind is Parameter.VAR_KEYWORD:
             continue
-        of, default, *_ = row(each.name, "Ask")
+        of, default, *_ = row(each.name, "Requests")
         assert f"`{method}`" in of or (of == "all" and method in CALLS)
         assert default == ("" if each.default is Parameter.empty else f"`{each.default}`")
 
@@ -56,7 +56,7 @@ def test_each_argument_of_a_connection_is_told_with_its_default() -> None:
 
 
 def test_each_field_is_told() -> None:
-    told = PAGE.partition("\n## What comes back\n")[2].partition("\n## ")[0]
+    told = PAGE.partition("\n## Results\n")[2].partition("\n## ")[0]
     names = [each.name for kind in (Result, TaskStatus) for each in fields(kind)]
     assert [name for name in (*names, *Timing._fields) if f"`{name}`" not in told] == []
 

@@ -1,4 +1,4 @@
-"""What a client is told where TLS fails: each way in which it can, with what to do."""
+"""The messages of a client for each way in which TLS can fail, with the remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VARIABLES = ("LAXITY_CA", "LAXITY_CERT", "LAXITY_KEY")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of each authority its certificate, and those that it has signed with their keys."""
+    """The certificates of two CAs, and certificates that each has signed, with their keys."""
     folder: Path = tmp_path_factory.mktemp("certificates")
     past = datetime.now(timezone.utc) - timedelta(days=1)
     for name in ("ours", "another"):
@@ -49,7 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(box: FakeBox, files: Path) -> Iterator[Callable[..., str]]:
-    """Has the box listen with a certificate; its address."""
+    """Makes the box listen with a certificate, and returns its address."""
     servers: list[asyncio.Server] = []
 
     def listen(cert: str | None, *, asks: bool = False) -> str:
@@ -80,7 +80,7 @@ def serve(box: FakeBox, files: Path) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def told(files: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """Why there is no connection, on asyncio's loop and on that of `Client`."""
+    """The reasons why there is no connection, on asyncio's loop and on that of `Client`."""
 
     def ask(url: str, **named: str) -> list[str]:
         for variable in VARIABLES:
@@ -105,10 +105,14 @@ def told(files: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str
 @pytest.mark.parametrize(
     ("cert", "named", "said"),
     [
-        ("ours-box.pem", {}, "set LAXITY_CA to the file with the certificate of the authority"),
-        ("ours-box.pem", {"CA": "another.pem"}, "/another.pem should hold the certificate of the"),
-        ("ours-named.pem", {"CA": "ours.pem"}, "call the box by a name or address in its certif"),
-        ("ours-old.pem", {"CA": "ours.pem"}, "expired; renew the certificate under tls.cert of"),
+        ("ours-box.pem", {}, "set LAXITY_CA to the file with the certificate of the CA that"),
+        (
+            "ours-box.pem",
+            {"CA": "another.pem"},
+            "/another.pem must contain the certificate of the CA",
+        ),
+        ("ours-named.pem", {"CA": "ours.pem"}, "use a name or address that is in its certificate"),
+        ("ours-old.pem", {"CA": "ours.pem"}, "expired; renew the box's certificate (tls.cert)"),
         ("ours-box.pem", {"CA": "none.pem"}, "none.pem can't be used: No such file or directory"),
         ("ours-box.pem", {"CA": "junk.pem"}, "junk.pem can't be used: "),
         ("ours-box.pem", {"CERT": "none.pem"}, "none.pem can't be used: No such file or directory"),
@@ -128,21 +132,21 @@ def test_a_box_that_is_not_believed(serve, told, cert, named, said) -> None:
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({}, "set LAXITY_CERT and LAXITY_KEY to the files of one that an authority in its tls."),
-        ({"CERT": "another-client.pem"}, "should have signed LAXITY_CERT="),
+        ({}, "set LAXITY_CERT to the file of a certificate signed by a CA in its tls.client_ca"),
+        ({"CERT": "another-client.pem"}, "-client.pem must be signed by a CA in its tls.client_ca"),
     ],
 )
 def test_a_box_that_does_not_believe(serve, told, own, said) -> None:
     for text in told(serve("ours-box.pem", asks=True), CA="ours.pem", **own):
-        assert text.startswith("it closed the connection before its welcome; where it asks for a")
+        assert text.startswith("it closed the connection before its welcome; if it requires a")
         assert said in text
 
 
 @pytest.mark.parametrize(
     ("own", "said"),
     [
-        ({}, "it wants a client certificate (TLSV13_ALERT_CERTIFICATE_REQUIRED): set LAXITY_"),
-        ({"CERT": "another-client.pem"}, "(TLSV1_ALERT_UNKNOWN_CA): an authority in its tls.clie"),
+        ({}, "it requires a client certificate (TLSV13_ALERT_CERTIFICATE_REQUIRED): set LAXI"),
+        ({"CERT": "another-client.pem"}, "(TLSV1_ALERT_UNKNOWN_CA): LAXITY_CERT="),
     ],
 )
 def test_a_proxy_that_does_not_believe_and_says_so(told, files, own, said) -> None:
@@ -158,7 +162,7 @@ def test_a_proxy_that_does_not_believe_and_says_so(told, files, own, said) -> No
             with near, suppress(OSError):
                 with suppress(ssl.SSLError):
                     near.do_handshake()
-                while os.read(near.fileno(), 4096):  # what comes would have the alert thrown away
+                while os.read(near.fileno(), 4096):  # unread bytes would discard the alert
                     pass
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -171,7 +175,7 @@ def test_a_proxy_that_does_not_believe_and_says_so(told, files, own, said) -> No
 
 
 class Plain(asyncio.Protocol):
-    """Speaks without TLS."""
+    """A server without TLS."""
 
     def connection_made(self, transport: Any) -> None:
         transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

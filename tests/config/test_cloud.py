@@ -32,10 +32,10 @@ def test_a_url_says_protocol_and_place(tmp_path: Path, written: str, meant: str)
     [
         ("url: 'infer.example:443'", "should be like grpcs://infer.example:443"),
         ("url: 'tcp://a:1'", "should be like grpcs://infer.example:443"),
-        ("url: 'grpc://a:1/v2'", "has a path, which gRPC knows nothing of"),
+        ("url: 'grpc://a:1/v2'", "has a path, which gRPC does not support"),
         ("url: 'http://a:99999'", "impossible port"),
         ("url: 'https://me:secret@a'", "name a file that holds a token in token_file"),
-        ("url: 'grpc://a', token_file: t", "for everybody on the way to read; use grpcs://a:8001"),
+        ("url: 'grpc://a', token_file: t", "unencrypted; use grpcs://a:8001"),
         ("url: 'grpc://a', budget_per_day: 1", "a budget needs cost_per_request or cost_per_s"),
         ("url: 'grpc://a', tls: {cert: c}", "cert and key go together"),
         ("url: 'grpc://a', max_concurency: 3", "max_concurrency"),

@@ -175,7 +175,7 @@ def test_until_a_target_that_came_back_has_told_all_what_it_could_run_is_expecte
     assert sent.request_ids == (1,)
     (said,) = of(Finish, box.handle(TargetReport("cpu:0", ()), 37 * MS))
     assert (said.request_id, said.outcome) == (2, Outcome.UNAVAILABLE)
-    assert said.reason == "no target has model 'o' ready: cpu:0 has told all it has"
+    assert said.reason == "no target has model 'o' ready: cpu:0 has reported all it has"
     assert outcomes(submit(box, request(4, 90, RequestClass("o")), at_ms=38)) == {
         4: Outcome.UNAVAILABLE
     }
@@ -271,7 +271,7 @@ def test_what_waits_for_a_target_that_turns_out_to_take_nothing_like_it_ends_at_
     assert waiting
     said = box.handle(TargetChanged(replace(target(), too_large=(("m", ()),))), 1 * MS)
     assert outcomes(said) == dict.fromkeys(waiting, Outcome.UNAVAILABLE)
-    assert "refused by cpu:0: as one before" in of(Finish, said)[0].reason
+    assert "refused by cpu:0: like an earlier request" in of(Finish, said)[0].reason
 
 
 def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(box):
@@ -281,7 +281,7 @@ def test_what_is_too_large_for_every_target_ends_and_what_is_not_goes_elsewhere(
     said = box.handle(BatchFailed(1, "it is too much", started=False), 1 * MS)
     assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
     assert (
-        "inputs that large or dear for model 'm' are refused by cpu:0: it is too much"
+        "inputs this large or expensive for model 'm' are refused by cpu:0: it is too much"
         in of(Finish, said)[0].reason
     )
     assert outcomes(submit(box, request(3, 90), at_ms=2)) == {3: Outcome.UNAVAILABLE}

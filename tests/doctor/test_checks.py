@@ -51,13 +51,13 @@ def install(tmp_path: Path):
 
 
 def test_this_environment_has_no_errors(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # no box of somebody else's is there
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # away from boxes of others
     assert [each.message for each in examine(Config()) if each.level == "error"] == []
 
 
 def test_a_policy_that_cannot_be_made_is_an_error() -> None:
     (good,) = check_policies(Surroundings(Config(), ()))
-    assert (good.level, good.message) == ("good", "goodput can be made")
+    assert (good.level, good.message) == ("good", "goodput can be loaded")
     config = Config(policy=PolicyConfig(name="goodptu"))
     (found,) = check_policies(Surroundings(config, ()))
     assert found.level == "error"
@@ -77,12 +77,12 @@ def test_policies_whose_names_mean_others_are_named(install, tmp_path: Path) -> 
     assert [(each.level, each.message, each.remedy.partition(",")[0]) for each in found] == [
         (
             "warning",
-            "red offers a policy 'edf', which stays laxity's own",
+            "red offers a policy 'edf', but that name means laxity's own",
             "name it as 'red:Edf'",
         ),
         (
             "warning",
-            "'mine' is offered by blue and red, so that nothing tells which is meant",
+            "'mine' is offered by blue and red, so it is not clear which is meant",
             "uninstall all but one",
         ),
     ]
@@ -102,7 +102,7 @@ def test_another_owner_of_our_packages_is_named(install) -> None:
     (finding,) = check_packages(around)
     assert (finding.level, finding.message) == (
         "error",
-        "package 'replay' belongs to old-thing too",
+        "package 'replay' also belongs to old-thing",
     )
 
 

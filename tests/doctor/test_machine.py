@@ -76,7 +76,7 @@ def test_a_quota_below_the_processors_is_told(machine, quota, level) -> None:
     found = only(list(check_processor(machine({"sys/fs/cgroup/box/cpu.max": f"{quota}\n"}))))
     assert found.level == level
     if level == "warning":
-        assert "1.5 s in each second, and has 2 processors" in found.message
+        assert "1.5 s in each second, and have 2 processors" in found.message
         assert "CPUQuota=200%" in found.remedy
 
 

@@ -1,4 +1,4 @@
-"""What `laxity doctor` says of models, cores and doors."""
+"""The checks of `laxity doctor` for models, cores and doors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_model_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     assert (missing.level, str(models) in missing.message) == ("error", True)
     models.mkdir()
     (none,) = check_models(around(tmp_path))
-    assert (none.level, none.message) == ("warning", f"{models}: there is no model")
+    assert (none.level, none.message) == ("warning", f"{models}: no model found")
     (models / "broken" / "1").mkdir(parents=True)
     (models / "broken" / "1" / "model.onnx").write_text("no model")
     shutil.copytree(MODELS / "digits", models / "digits")
@@ -61,7 +61,7 @@ def test_cores_have_to_be_there(tmp_path: Path) -> None:
     devices = [{"id": "cpu:0", "cores": [own]}, {"id": "cpu:1", "cores": [4095]}]
     good, error = check_cores(around(tmp_path, devices=devices))
     assert levels([good, error]) == ["good", "error"]
-    assert error.message.startswith("cpu:1 names core 4095")
+    assert error.message.startswith("cpu:1 lists cores that can't be used here: 4095")
 
 
 def test_doors_that_are_free_are_left_as_they_are(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_a_door_that_somebody_has_is_named_with_who_it_is(tmp_path: Path) -> Non
         }
         native, file, http = check_doors(around(tmp_path, listen=listen))
     assert levels([native, file, http]) == ["error"] * 3
-    assert f"held by process {os.getpid()} (" in native.message
-    assert "is no socket" in file.message
-    assert f"held by process {os.getpid()} (" in http.message
+    assert f"in use by process {os.getpid()} (" in native.message
+    assert "is not a socket" in file.message
+    assert f"in use by process {os.getpid()} (" in http.message
 
 
 @pytest.mark.parametrize(

@@ -423,7 +423,7 @@ def test_who_looks_after_the_box_hears_that_the_disk_takes_no_tasks(
             full.setattr(Database, "add", fails)
             await counter.submit("b")
         told = counter.desk.status()["problem"]
-        assert told == f"{tmp_path}: the last one was refused: there is no room for it: " + (
+        assert told == f"{tmp_path}: the last one was refused: there is no room to store it: " + (
             "database or disk is full"
         )
         await counter.submit("c")

@@ -41,7 +41,7 @@ def test_ray_starts_where_shared_memory_is_closed() -> None:
         check=False,
     )
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]", done.stderr
-    assert "/dev/shm can't be written: Ray shares memory in files of" in done.stderr
+    assert "/dev/shm can't be written: Ray keeps shared memory in files in" in done.stderr
 
 
 @pytest.mark.e2e
@@ -64,7 +64,7 @@ def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
             f"/{'long/' * 20}ray",
             r"Ray's sockets in /long/.* have paths that are \d+ bytes too long",
         ),
-        ("/tmp/größe/ray", "Ray takes no path but of ASCII, not /tmp/größe/ray"),
+        ("/tmp/größe/ray", "Ray needs an ASCII path, not /tmp/größe/ray"),
     ],
 )
 def test_a_folder_that_has_no_place_for_sockets_is_told(folder: str, told: str) -> None:

@@ -39,7 +39,7 @@ def test_a_file_where_a_socket_should_be_is_left_alone(write, tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("of somebody")
     told = refusal(write(f"listen: {{native: 'unix://{notes}'}}"))
-    assert told == f"can't listen on unix://{notes}: {notes} is there, and is no socket"
+    assert told == f"can't listen on unix://{notes}: {notes} exists and is not a socket"
     assert notes.read_text() == "of somebody"
 
 
@@ -84,8 +84,8 @@ def test_too_few_open_files_are_told_before_anything_starts(write):
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == (
         "this shell or service may have 64 files open; the agent needs 256, and one more for each "
-        "client at once, 756 with limits.connections: 500. `ulimit -n 756` raises that, or "
-        "LimitNOFILE=756 of a systemd service"
+        "client at once, 756 with limits.connections: 500. Raise that by `ulimit -n 756`, or "
+        "LimitNOFILE=756 in a systemd service"
     )
 
 
@@ -138,17 +138,17 @@ def test_what_a_configuration_names_is_tried_before_anything_is_started(
 def test_an_option_that_would_do_nothing_is_refused(tmp_path):
     ended = edge_agent("--json", "--models", str(tmp_path))
     assert ended.returncode == 2
-    assert ended.stderr.startswith("--json goes with --probe")
+    assert ended.stderr.startswith("--json works only with --probe")
     for words in (("--config", "none.yaml"), ("--models", str(tmp_path)), ("--join", "a:1")):
         ended = edge_agent("--probe", *words)
         assert ended.returncode == 2
-        assert ended.stderr.startswith("--probe looks at the box alone: leave out --config")
+        assert ended.stderr.startswith("--probe works without a configuration: leave out --config")
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--config", "/dev/null"), "--config /dev/null: a file is wanted"),
+        (("--config", "/dev/null"), "--config /dev/null: must be a regular file"),
         (("--models", "nowhere"), "--models nowhere: there is no such folder"),
         (("--join", "box-a"), "--join box-a: 'tcp://box-a' lacks a port: tcp://HOST:PORT"),
         (("--join", "a:1", "--join", "b:0"), "--join b:0: 'b:0' is not where another machine li"),

@@ -41,13 +41,13 @@ def test_what_is_found_apart_is_what_is_found_here():
 def test_who_ends_the_process_is_left_out_and_noted(fault, name, how):
     (note,) = probe_apart(with_fault(fault, name)).notes
     assert note == (
-        f"{name} was not asked for devices, since the process that looked for them ended with {how}"
+        f"{name} was not asked for devices, since the process that probed them ended with {how}"
     )
 
 
 def test_who_hangs_is_left_out_too():
     (note,) = probe_apart(with_fault("time.sleep(100)", "OpenVINO"), patience_s=4.0).notes
-    assert note.endswith("the process that looked for them did not answer within 4 s")
+    assert note.endswith("the process that probed them did not answer within 4 s")
 
 
 def test_what_a_library_says_is_not_taken_for_what_is_found():
@@ -58,7 +58,7 @@ def test_what_a_library_says_is_not_taken_for_what_is_found():
 
 
 def test_a_process_that_ends_whoever_is_asked_is_an_error():
-    with pytest.raises(AgentError, match="the process that looks ended with SIGABRT"):
+    with pytest.raises(AgentError, match="the probing process ended with SIGABRT"):
         probe_apart((sys.executable, "-c", "import os; os.abort()"))
 
 

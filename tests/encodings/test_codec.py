@@ -185,8 +185,8 @@ HALF = np.ones((3, 4), np.float16)
 @pytest.mark.parametrize(
     ("text", "value", "dtype", "why"),
     [
-        ("float16", HALF.astype(np.float32), "float32", "does not come as that"),
-        ("float16", [b"x"], "float32", "does not come as that"),
+        ("float16", HALF.astype(np.float32), "float32", "does not have that dtype"),
+        ("float16", [b"x"], "float32", "does not have that dtype"),
         ("float16", HALF, "int32", "is int32"),
         (text_of(UNIT), HALF, "float32", "bytes of its images"),
         (text_of(UNIT), [], "float32", "bytes of its images"),

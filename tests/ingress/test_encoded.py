@@ -75,7 +75,7 @@ def test_a_door_has_inputs_back_and_says_how_long_it_took(scheme: str, tmp_path:
 
 
 REFUSED = [
-    (halves(HALF[None].astype(np.float32), "FP32"), "does not come as that"),
+    (halves(HALF[None].astype(np.float32), "FP32"), "does not have that dtype"),
     (halves(HALF[None, :, :40]), "shape"),
     (InputTensor("image", "FP16", HALF.shape, [HALF.tobytes()], "zip"), "zip"),
     (images(), "bytes of its images|items"),
@@ -204,7 +204,7 @@ def test_the_native_door_has_inputs_back(tmp_path: Path):
         (HALF, {"image": "float8"}, "not known"),
         (HALF, "float16", "enc is a map"),
         (HALF, {"other": "float16"}, "enc is a map"),
-        (PHOTO, {"image": "float16"}, "does not come as that"),
+        (PHOTO, {"image": "float16"}, "does not have that dtype"),
         (vector(TALL), {"image": TEXT}, "the image"),
         (vector(IMAGE[:-9]), {"image": TEXT}, "does not end"),
         (vector(b""), {"image": TEXT}, "does not begin"),

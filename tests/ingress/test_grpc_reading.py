@@ -280,7 +280,7 @@ def test_what_is_no_message_is_said_so() -> None:
     async def test() -> None:
         async with door() as at, grpc.aio.insecure_channel(f"localhost:{at.port}") as c:
             infer = c.unary_unary(INFER)
-            with pytest.raises(grpc.aio.AioRpcError, match="not of the kind") as refused:
+            with pytest.raises(grpc.aio.AioRpcError, match="not of the type") as refused:
                 await infer(b"\xff" * 9, metadata=by("slow"))
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
             empty = c.stream_unary(INFER)

@@ -177,7 +177,7 @@ def test_over_the_network_no_name_has_a_file_or_module_loaded(
         monkeypatch.chdir(tmp_path)
         async with a_box(tmp_path) as box, box.client("chief") as chief:
             for name, options in named:
-                with pytest.raises(InvalidInput, match="is named in the configuration alone"):
+                with pytest.raises(InvalidInput, match="can be named in the configuration only"):
                     await chief._take(Question("policy", {"name": name, "options": options}))
             spill = {"name": "spill", "options": {"inner": {"name": "edf", "quantile": 0.9}}}
             await chief._take(Question("policy", spill))

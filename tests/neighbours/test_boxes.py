@@ -177,7 +177,7 @@ async def test_a_model_of_the_same_name_but_with_other_files_is_not_the_same():
         assert set(a.places) == {"cpu:0"}
         assert b.device.ran == 0
         problems = a.driver.catalog.describe()["problems"]
-        assert any(p["device"] == "b" and "another one" in p["reason"] for p in problems)
+        assert any(p["device"] == "b" and "a different one" in p["reason"] for p in problems)
 
 
 @virtually

@@ -102,7 +102,7 @@ class Wrapper:
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (Wrapper, "idles while .* wait; the policy has no attribute `quantile`, and is taken to "),
+        (Wrapper, "idles while .* wait; the policy has no attribute `quantile`, so 0.5 is "),
         (Careless, "would be done at .*; the policy has no attribute `quantile`"),
         (Steep, "not enough values to unpack"),
         (Sleepy, "4 \\(work conservation\\): cpu:0 idles while"),

@@ -147,7 +147,7 @@ def test_a_name_that_two_offer_means_neither(monkeypatch):
         ("policies.edf:Iterator", "^policy 'mine': class 'Iterator' has no method 'decide'"),
         ("policies:DEFAULT", "^policy 'mine' is 'goodput', which makes no policy"),
         ("builtins:dict", "^policy 'mine': class 'dict' has no method 'decide'"),
-        ("gc:collect", "^policy 'mine': what makes it gave .*, which has no method 'decide'"),
+        ("gc:collect", "^policy 'mine': its factory returned .*, which has no method 'decide'"),
     ],
 )
 def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told):
@@ -172,7 +172,7 @@ def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told)
         ("{folder}/program.py", "program.py raised SystemExit: 0"),
         ("~nobody-of-that-name/own.py", "there is no file"),
         ("{folder}/made.py:one", "is one Edf for all schedulers; name its class"),
-        ("{folder}/made.py:make", "what makes it gave None, which has no .*a `return` missing"),
+        ("{folder}/made.py:make", "its factory returned None, which has no .*a `return` missing"),
     ],
 )
 def test_what_is_no_policy_is_told(own, name, told):

@@ -148,7 +148,7 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=ROOT
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    told = r"Endless had not ended .* at \S*endless.py:[345]; a decision should"
+    told = r"Endless had not finished .* at \S*endless.py:[345]; a decision should"
     assert re.search(told, " ".join(ended.stderr.split()))
 
 

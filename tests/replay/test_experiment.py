@@ -132,7 +132,7 @@ def test_processes_end_at_once_with_their_parent(number):
 
 def test_a_process_that_dies_is_said():
     dying = Experiment("dying", _Dying(), fleet())
-    with pytest.raises(ChildProcessError, match="a process that plays has died"):
+    with pytest.raises(ChildProcessError, match="a simulation process died"):
         run_all([dying], [EDF], [1, 2], jobs=2)
 
 
@@ -167,7 +167,7 @@ class Growing(NamedTuple):
 def test_policies_that_got_other_requests_are_said_to_have():
     steady = experiment(requests=60)
     changed = replace(steady, source=Growing(steady.source, []), with_bound=False)
-    told = "test changed while it was played: policies got 21 to 22 requests, and are not to be "
+    told = "test changed while it was played: policies got 21 to 22 requests, so they can't be "
     for result in changed.run([EDF, FCFS], 1):
         assert [note for note in result.notes if note.startswith(told)]
     for result in steady.run([EDF, FCFS], 1):
@@ -326,7 +326,7 @@ def test_results_come_back_from_a_file(tmp_path):
     assert back == results
     assert results_json(back) == path.read_text()
     (tmp_path / "other.json").write_text("[]")
-    with pytest.raises(ValueError, match="no results"):
+    with pytest.raises(ValueError, match="not the results"):
         read_results(tmp_path / "other.json")
 
 

@@ -220,7 +220,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "said"),
         [
-            (["8f2c"], "--journal is of a request, and '8f2c' is a durable task's id"),
+            (["8f2c"], "--journal is for requests, and '8f2c' is a durable task's id"),
             (["1", "--model", "m"], "goes without an ID"),
         ],
     )

@@ -507,13 +507,13 @@ class TestWhatIsWrong:
     def test_two_rates(self, tmp_path):
         file = tmp_path / "list"
         file.write_text("1.5\n")
-        with pytest.raises(ValueError, match="has a capacity: there is no mbps beside it"):
+        with pytest.raises(ValueError, match="has a capacity, so mbps can't be given too"):
             OneWay.half(0, 0, file, mbps=3)
 
     @pytest.mark.parametrize(
         ("outages", "said"),
         [
-            ([(1, 0)], r"lasts, not 1\+0"),
+            ([(1, 0)], r"lasts more than 0 s, not 1\+0"),
             ([(-1, 5)], r"not -1\+5"),
             ([(5, 3), (1, 5)], r"1\+5 isn't over at 5 s"),
         ],
@@ -525,9 +525,9 @@ class TestWhatIsWrong:
     def test_places(self):
         with pytest.raises(AddressError, match="lacks a port"):
             LinkEmulator("127.0.0.1", "127.0.0.1:1")
-        with pytest.raises(ValueError, match="TLS passes as it is: tcp://cloud:443"):
+        with pytest.raises(ValueError, match="TLS passes as it is, so give tcp://cloud:443"):
             LinkEmulator(FREE, "tls://cloud:443")
-        with pytest.raises(ValueError, match="port from 1"):
+        with pytest.raises(ValueError, match="needs a port, 1 or more"):
             LinkEmulator(FREE, FREE)
 
     @pytest.mark.parametrize(

@@ -261,5 +261,5 @@ def test_the_requests_of_a_journal_meet_its_targets_as_they_were(tmp_path):
 
 def test_a_journal_without_targets_is_no_fleet(tmp_path):
     Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2)).close()
-    with pytest.raises(FleetError, match="tells of no target"):
+    with pytest.raises(FleetError, match="names no target"):
         load_fleet(tmp_path)

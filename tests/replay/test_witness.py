@@ -42,8 +42,8 @@ class Dying(Edf):
             "made again",
             "laxity: the process ended while policy '{}' on load-0_5, load 0.5",
         ),
-        ("replay --jobs 2", "made again", "crashes; meanwhile policy '{}' on load-0_5, load 0.5, "),
-        ("replay --jobs 2", "crash", "code crashes; meanwhile policy '{}' on load-0_5, load 0.5, "),
+        ("replay --jobs 2", "made again", "crashed; meanwhile policy '{}' on load-0_5, load 0.5, "),
+        ("replay --jobs 2", "crash", "code crashed; meanwhile policy '{}' on load-0_5, load 0.5, "),
         ("policy test", "exit", "laxity: the process ended while policy '{}' was tried"),
     ],
 )

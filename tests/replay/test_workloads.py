@@ -431,7 +431,7 @@ class TestDescription:
         shares = {"often": 30, "seldom": 1, "never": 1}
         mix = [{"model": model, "share": n, "deadline_ms": 9} for model, n in shares.items()]
         data = {"process": "cameras", "fps": 10, "seconds": 1, "mix": mix}
-        said = "of 4 none would send seldom, never; 32 are enough"
+        said = "with 4, none would send seldom, never; 32 are enough"
         with pytest.raises(WorkloadError, match=f"cameras should be enough .*: {said}"):
             parse_workload({**data, "cameras": 4})
         came = parse_workload({**data, "cameras": 32}).arrivals(1)

@@ -67,7 +67,7 @@ def test_a_batch_of_independent_items_has_no_fault(count):
 @pytest.mark.parametrize(
     ("law", "said"),
     [
-        (lambda x: x - x.mean(axis=0), "item 0 of a batch of 2 differs from it alone"),
+        (lambda x: x - x.mean(axis=0), "item 0 of a batch of 2 differs when run alone"),
         (lambda x: x.reshape(1, -1), "'y' has shape (1, 6) for a batch of 2"),
         (lambda x: x.sum(), "'y' has shape () for a batch of 2"),
     ],

@@ -228,8 +228,8 @@ def test_an_upgraded_runtime(start, monkeypatch, runtime):
     (problem,) = host.problems
     assert problem.runtime == runtime
     assert problem.reason == (
-        f"'{runtime} {before}' has become '{runtime} 99.0.1': what was measured before is stale "
-        "and measured again"
+        f"'{runtime} {before}' has become '{runtime} 99.0.1': earlier measurements are stale; "
+        "measuring again"
     )
     assert start().problems == []
 
@@ -277,7 +277,7 @@ def test_a_file_that_is_exchanged_is_not_taken_for_what_it_was_in_another_power_
     assert isinstance(result, dict)
     assert result["y"].tolist() == [0, 0, 2], "what was loaded of the file as it was"
     told = [p.reason for p in host.problems if p.model == "good"]
-    assert told == ["its file was exchanged since the box started"]
+    assert told == ["its file was replaced after the box started"]
     again = start(box_root)
     list(again.prepare())
     (result,) = again.run("good", "1", [{"x": np.array([-1, 0, 2], np.float32)}])
@@ -349,7 +349,7 @@ def test_a_corrupt_compiled_model(start, tmp_path, damage):
     assert served(host) == ["good"]
     (problem,) = host.problems
     assert (problem.model, problem.runtime) == ("good", "openvino")
-    assert "is not used and made again: " in problem.reason
+    assert "is discarded and compiled again: " in problem.reason
     again = start()
     served(again)
     assert again.problems == []
@@ -362,6 +362,6 @@ def test_a_corrupt_profile(start, tmp_path):
     host = start()
 
     assert served(host) == ["good"]
-    assert {"are unreadable and measured again" in problem.reason for problem in host.problems} == {
+    assert {"are unreadable; measuring again" in problem.reason for problem in host.problems} == {
         True
     }

@@ -46,7 +46,7 @@ def test_an_engine_of_another_box_is_not_used(tmp_path, folder):
     for file in theirs.iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
 
-    assert "model.engine is not as this box wrote it" in (fault(tmp_path, folder) or "")
+    assert "model.engine is not the file that this box wrote" in (fault(tmp_path, folder) or "")
     assert list(folder.iterdir()) == []
     assert fault(tmp_path, folder) is None
 
@@ -55,7 +55,7 @@ def test_files_without_a_seal_are_not_used(tmp_path, cache):
     folder = cache.folder("gpu-0", {})
     (folder / "dropped.engine").write_bytes(b"from anywhere")
 
-    assert "1 files without a seal of this box" in (fault(tmp_path, folder) or "")
+    assert "1 files without this box's seal" in (fault(tmp_path, folder) or "")
     assert list(folder.iterdir()) == []
 
 
@@ -64,7 +64,7 @@ def test_a_file_that_changes_after_it_was_checked_is_checked_again(cache, folder
 
     (folder / "model.engine").write_bytes(b"an EngineX")
 
-    assert "not as this box wrote it" in (cache.check(folder) or "")
+    assert "not the file that this box wrote" in (cache.check(folder) or "")
 
 
 def test_two_names_cannot_be_exchanged(tmp_path, cache):
@@ -102,4 +102,4 @@ def test_the_key_is_the_owners_alone_and_made_once(tmp_path, cache):
 def test_a_damaged_key_is_replaced_and_vouches_for_nothing(tmp_path, folder):
     (tmp_path / "compiled" / "box.key").write_bytes(b"short")
 
-    assert "not as this box wrote it" in (fault(tmp_path, folder) or "")
+    assert "not the file that this box wrote" in (fault(tmp_path, folder) or "")

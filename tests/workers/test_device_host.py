@@ -439,7 +439,7 @@ def test_what_a_profile_depends_on_makes_it_measured_again(start, add, tmp_path,
     _, texts = prepare(host)
 
     assert any("batch 1" in text for text in texts)
-    assert any("measured again" in p.reason for p in host.problems) == (change == "corruption")
+    assert any("measuring again" in p.reason for p in host.problems) == (change == "corruption")
 
 
 @needs_both
@@ -506,7 +506,7 @@ def test_nothing_is_emulated_unless_asked_for(start):
         (DeviceSpec("gpu:0", "gpu", runtimes=("onnxruntime",)), "computes on cpu, not on a gpu"),
         (DeviceSpec("cpu:0", "cpu", options={"tf23": True}), "did you mean .tf32."),
         (DeviceSpec("cpu:0", "cpu", cores=(100_000,)), "cannot run on cores"),
-        (DeviceSpec("cpu:0", "cpu", cores=(0, 1023)), "only .0. can be had"),
+        (DeviceSpec("cpu:0", "cpu", cores=(0, 1023)), "only .0. are available"),
     ],
 )
 def test_a_device_that_cannot_be_had_is_an_error(root, tmp_path, spec, said):
@@ -613,7 +613,7 @@ def test_a_profile_that_cannot_be_stored_is_a_problem_and_served(start, add, mon
 
     assert offer.model == "relu"
     reasons = " ".join(problem.reason for problem in host.problems)
-    assert "could not be kept: [Errno 28] No space left on device" in reasons
+    assert "could not be stored: [Errno 28] No space left on device" in reasons
     assert "could not be stored: [Errno 28] No space left on device" in reasons
 
 
@@ -626,7 +626,7 @@ def test_a_folder_that_cannot_be_used_is_a_problem_and_ends_nothing(start, add, 
 
     assert list(host.prepare()) == []
     (problem,) = host.problems
-    assert "the folder for what it compiles cannot be used: [Errno 20]" in problem.reason
+    assert "the folder for its compiled models cannot be used: [Errno 20]" in problem.reason
 
 
 def test_an_item_too_big_for_memory_leaves_the_other_models(start, add):

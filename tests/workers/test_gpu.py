@@ -143,7 +143,7 @@ def test_an_engine_is_kept_and_a_changed_one_is_built_again(start, add, tmp_path
     host = start("tensorrt")
     list(host.prepare(lambda done, total, text: texts.append(text)))
     assert any("building" in text for text in texts)
-    assert any("not as this box wrote it" in problem.reason for problem in host.problems)
+    assert any("not the file that this box wrote" in problem.reason for problem in host.problems)
 
 
 @pytest.mark.gpu

@@ -86,7 +86,7 @@ def test_one_that_loses_too_much_leaves_no_trace(small, heldout):
     wrong = Samples(samples.items, (samples.labels + 1) % 10)
     ruined = [{"image": item["image"] * 1e-3} for item in calibration]
     made = make(small, "int8", (ruined, samples))
-    assert "of accuracy, and may lose 2.0%" in str(made.refused)
+    assert "of accuracy, where 2.0% is allowed" in str(made.refused)
     assert {path.name: path.read_bytes() for path in small.iterdir()} == before
     # Without labels it is agreement that counts; with wrong ones nothing is lost.
     assert "of agreement" in make(small, "int8", (ruined, Samples(samples.items))).refused
@@ -105,7 +105,7 @@ def test_a_model_without_a_model_yaml_gets_one(small, heldout):
     ("changes", "said"),
     [
         ({"precision": "int8"}, "'small' is int8; start from an fp32 one"),
-        ({"path": Path("small.xml")}, "is no .onnx file"),
+        ({"path": Path("small.xml")}, "is not an .onnx file"),
         ({"stateful": True}, "keeps values between runs"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_corrupt_file_is_reported_and_then_replaced(store, reports, text):
 
     assert store.get(HERE, "key") is None
     assert len(reports) == 1
-    assert "measured again" in reports[0]
+    assert "measuring again" in reports[0]
     assert str(store.path(HERE)) in reports[0]
 
     store.put(HERE, "key", "model", "fp32", MEASURED)

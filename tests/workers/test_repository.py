@@ -252,7 +252,10 @@ def test_a_file_outside_the_model_is_refused(root, add, file):
         ),
         (ONE_VARIANT + "frobnicate: 4", "known are description, variants"),
         ("variants: {a: {file: model.onnx}, a: {file: b.onnx}}", "key 'a' appears twice"),
-        ("variants: {1: {file: model.onnx}}", "key 'variants.1' must be a text: put it in quotes"),
+        (
+            "variants: {1: {file: model.onnx}}",
+            "key 'variants.1' must be a string: put it in quotes",
+        ),
         ("variants: {a: {file: model.onnx, precision: fp33}}", "'fp32', 'fp16'"),
         ("variants: {a: {file: model.onnx, accuracy: 90}}", "less than or equal to 1"),
         ("variants: {a: {}}", "key 'variants.a.file' is missing"),
@@ -299,7 +302,10 @@ def test_a_loose_model_file_is_told_where_it_belongs(root):
     (root / "README.md").write_text("models")
     (root / ".git").mkdir()
 
-    assert reason_of(root, "relu") == "relu.onnx lies loose; move it to relu/1/model.onnx"
+    assert (
+        reason_of(root, "relu")
+        == "relu.onnx is not in a model folder; move it to relu/1/model.onnx"
+    )
 
 
 @pytest.mark.parametrize(
@@ -388,7 +394,7 @@ def test_the_owner_says_how_answers_may_be_kept(root, add, said, rules):
         ("cache: {near: {distance: 0}}", "greater than 0"),
         ("cache: {near: {distance: .inf}}", "finite number"),
         ("cache: {ttl_s: .inf}", "less than or equal to 1000000000"),
-        ("cache: {near: {distance: 1}}", "works for a model with one input"),
+        ("cache: {near: {distance: 1}}", "needs a model with exactly one input"),
     ],
 )
 def test_a_mistake_in_it_is_named(root, add, said, told):

@@ -106,7 +106,7 @@ def test_a_model_whose_file_was_exchanged_does_not_come_back_as_what_it_was(star
     (told,) = host.run("a", "a", [{"x": np.ones(128, np.float32)}])
 
     assert isinstance(told, RunError)
-    assert "could not be loaded again: its file was exchanged since the box started" in str(told)
+    assert "could not be loaded again: its file was replaced after the box started" in str(told)
 
     file.write_bytes(whole)
     ask(host, "a")
@@ -223,8 +223,8 @@ def test_a_worker_has_a_group_beside_the_agents(delegated):
 @pytest.mark.parametrize(
     ("membership", "said"),
     [
-        ("0::/system.slice/laxity.service\n", "not handed on"),
-        ("4:memory:/box\n", "version 1 alone"),
+        ("0::/system.slice/laxity.service\n", "not delegated"),
+        ("4:memory:/box\n", "only version 1"),
         (None, "No such file"),
     ],
 )

@@ -520,7 +520,7 @@ def test_an_engine_too_large_for_the_gpu_is_refused_with_its_numbers(
 
 
 def test_an_engine_that_is_damaged_is_a_load_error(gpu):
-    with pytest.raises(ModelLoadError, match="does not take the engine: magicTag does not match"):
+    with pytest.raises(ModelLoadError, match="rejects the engine: magicTag does not match"):
         open_engine(fake_tensorrt, b"not an engine")
 
 
@@ -564,7 +564,7 @@ def test_a_host_builds_while_it_serves_and_keeps_the_engine(add, root, gpu, here
     engine.write_bytes(engine.read_bytes() + b" ")
     host = start()
     assert [offer.runtime for offer in host.prepare()] == ["tensorrt"]
-    assert "model.engine is not as this box wrote it" in host.problems[0].reason
+    assert "model.engine is not the file that this box wrote" in host.problems[0].reason
     host.close()
 
 

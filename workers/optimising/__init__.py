@@ -1,1 +1,1 @@
-"""Makes faster variants of a model, and measures what they lose by it."""
+"""Make faster variants of a model, and measure how much accuracy they lose."""

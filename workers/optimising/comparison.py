@@ -1,4 +1,4 @@
-"""What a variant loses and gains beside the one that it was made from."""
+"""Compare a variant's answers and speed with those of its source."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from workers.runtimes.base import DeviceSpec, ModelLoadError, Runtime
 Tell = Callable[[str], None]
 
 CPU = DeviceSpec("cpu:0", "cpu")
-"""Where variants are compared: the processor that every box has, on all cores."""
+"""Variants are compared on the CPU, which every box has, on all its cores."""
 
 _REFERENCE = "onnxruntime"
 _TOLD_EVERY = 16
 _CHECKED = 8
-"""Items that each runtime has to answer as the reference does."""
+"""The number of items on which each runtime's answers are checked against the reference's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What variants are compared with.
+    """The items with which variants are compared.
 
     Attributes:
         items: Tensors by name, without a batch dimension; at least one.
-        labels: The right answer to each, as the place of the largest value of the first output;
-            None where nobody knows.
+        labels: The right answer to each, as the index of the largest value of the first output;
+            None where unknown.
     """
 
     items: Sequence[Item]
@@ -47,12 +47,13 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How a runtime does with a variant on this machine.
+    """How a runtime performs with a variant on this machine.
 
     Attributes:
         runtime: Its name.
         p50_ms: The median of a single item; None where it does not run.
-        fault: Why it does not run, or how its answers differ from ONNX Runtime's on this file.
+        fault: Why it does not run, or how its answers differ from ONNX Runtime's on this file; None
+            if neither.
     """
 
     runtime: str
@@ -62,13 +63,14 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What a variant's answers lose beside those of another one.
+    """What a variant's answers lose compared with those of another one.
 
     Attributes:
         agreement: The share of items with the same largest value in every output.
-        deviation: The mean distance of a value, as a share of the largest magnitude in its tensor.
-        accuracy: The share of right answers, where there are labels.
-        accuracy_before: That of the other one, on the same items.
+        deviation: The mean difference of a value, as a share of the largest magnitude in its
+        tensor.
+        accuracy: The share of right answers, or None without labels.
+        accuracy_before: The other variant's share on the same items.
     """
 
     agreement: float
@@ -78,14 +80,14 @@ class Losses:
 
     @property
     def drop(self) -> float:
-        """How much worse it is: in accuracy where that is known, or else in agreement."""
+        """The drop in accuracy where labels exist, or else in agreement."""
         if self.accuracy is None or self.accuracy_before is None:
             return 1 - self.agreement
         return self.accuracy_before - self.accuracy
 
 
 def answers(model: Model, variant: Variant, samples: Samples, tell: Tell) -> list[Item]:
-    """What ONNX Runtime, the reference, answers to each item.
+    """The answers of ONNX Runtime, the reference, to each item.
 
     Raises:
         ModelLoadError: It cannot load the variant.
@@ -122,14 +124,14 @@ def losses(before: Sequence[Item], after: Sequence[Item], samples: Samples) -> L
 def speeds(
     model: Model, variant: Variant, samples: Samples, expected: Sequence[Item], tell: Tell
 ) -> Iterator[Speed]:
-    """How each runtime for CPUs that is installed here does with a variant.
+    """Measure a variant with each installed runtime for CPUs.
 
     Args:
         model: The variant's model.
-        variant: What to load.
-        samples: What to run.
+        variant: The variant to load.
+        samples: The items to run.
         expected: The reference's answers.
-        tell: Hears what is going on.
+        tell: Called with progress messages.
     """
     tolerance = tolerance_for(model, variant)
     for name, make in RUNTIMES.items():
@@ -152,7 +154,7 @@ def _p50_ms(run: Callable[[Item], Item], item: Item) -> float:
 
 @contextmanager
 def _loaded(runtime: Runtime, model: Model, variant: Variant) -> Iterator[Callable[[Item], Item]]:
-    """A variant in memory, for as long as a block takes; gives what runs one item."""
+    """Keep a variant loaded for a block; yield a function that runs one item."""
     with tempfile.TemporaryDirectory(prefix="laxity-optimize-") as folder:
         session = runtime.load(model, variant, CPU, Path(folder))
         runner = ItemRunner(session, model.signature.batched)

@@ -1,4 +1,4 @@
-"""From a float32 ONNX file to a coarser one, by ONNX Runtime's own tools."""
+"""Convert a float32 ONNX file to a coarser one with ONNX Runtime's own tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.stacking import stack_items
 
 _PER_CHANNEL_OPSET = 13
 _WEIGHTS_APART_IR = 4
-"""From this version of ONNX's own format on, weights need not be inputs."""
+"""From this version of the ONNX format on, weights need not be inputs."""
 
 _WARNING, _ERROR = 2, 3
 """Severities of ONNX Runtime's log."""
@@ -29,7 +29,7 @@ class ConversionError(Exception):
 
 
 def missing() -> str | None:
-    """Why nothing can be converted here, or None."""
+    """Why conversion is not possible here, or None."""
     try:
         import onnx  # noqa: F401
         import onnxruntime.quantization  # noqa: F401
@@ -47,11 +47,11 @@ def convert(source: Path, target: Path, to: Target, items: Sequence[Item], batch
 
     Args:
         source: An `.onnx` file that computes in float32.
-        target: Where to write.
-        to: The number format. `int8` quantises weights and activations (QDQ, per channel), with
-            ranges seen while items run; `fp16` computes in float16 throughout.
-        items: Tensors by name, without a batch dimension, typical of what will be asked; unused
-            for `fp16`.
+        target: The file to write.
+        to: The number format. `int8` quantises weights and activations (QDQ, per channel), with the
+            ranges observed on `items`; `fp16` computes in float16 throughout.
+        items: Tensors by name, without a batch dimension, typical of real requests; unused for
+            `fp16`.
         batched: Whether the file takes a batch dimension.
 
     Raises:
@@ -62,7 +62,7 @@ def convert(source: Path, target: Path, to: Target, items: Sequence[Item], batch
         raise ConversionError(reason)
     try:
         _CONVERSIONS[to](source, target, items, batched)
-    except Exception as error:  # the tools raise whatever they trip over
+    except Exception as error:  # the tools raise exceptions of any type
         raise ConversionError(f"{source.name} cannot be made {to}: {one_line(error)}") from error
 
 
@@ -73,7 +73,7 @@ def _to_int8(source: Path, target: Path, items: Sequence[Item], batched: bool) -
     with tempfile.TemporaryDirectory(prefix="laxity-optimize-") as folder, _quiet():
         modern, inferred = Path(folder, "modern.onnx"), Path(folder, "inferred.onnx")
         _modernise(source, modern)
-        # Symbolic inference would need sympy, and finds no more in models with one free dimension.
+        # Symbolic inference needs sympy, and finds nothing more with a single free dimension.
         quant_pre_process(modern, inferred, skip_symbolic_shape=True)
         quantize_static(
             inferred,
@@ -88,9 +88,9 @@ def _to_int8(source: Path, target: Path, items: Sequence[Item], batched: bool) -
 def _modernise(source: Path, target: Path) -> None:
     """Write a model as today's exporters would.
 
-    Quantising per channel takes opset 13. Weights that are inputs too, as in files of before
-    2019, could be replaced by a caller, so that nothing is folded into them; and the tools
-    stumble over weights that no node uses.
+    Quantising per channel needs opset 13. In files from before 2019 weights are also inputs, which
+    a caller could replace, so the tools fold nothing into them. The tools also fail on weights that
+    no node uses.
     """
     import onnx
     from onnx import version_converter
@@ -110,7 +110,7 @@ def _modernise(source: Path, target: Path) -> None:
 
 
 def _names_read(graph: Any) -> Iterator[str]:
-    """What the nodes of a graph and of those within it read, and what it gives."""
+    """The names that the nodes of a graph and its subgraphs read, and the graph's outputs."""
     yield from (output.name for output in graph.output)
     for node in graph.node:
         yield from node.input
@@ -121,7 +121,7 @@ def _names_read(graph: Any) -> Iterator[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the tools' hints, which are for those who call them by hand."""
+    """Suppress the tools' hints, which are for people who call them by hand."""
     import onnxruntime
 
     onnxruntime.set_default_logger_severity(_ERROR)
@@ -147,7 +147,7 @@ _CONVERSIONS: dict[Target, Callable[[Path, Path, Sequence[Item], bool], None]] =
 
 
 class _Reader:
-    """Items, one at a time, as a `CalibrationDataReader` gives them."""
+    """Gives items one at a time, like a `CalibrationDataReader`."""
 
     def __init__(self, items: Sequence[Item], batched: bool) -> None:
         self._items: Iterator[Item] = iter(items)

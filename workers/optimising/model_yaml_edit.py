@@ -1,4 +1,4 @@
-"""A new variant in an owner's `model.yaml`, whose comments and order stay as they are."""
+"""Add a variant to an owner's `model.yaml` and keep its comments and order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def model_file_text(variants: dict[str, dict[str, Any]]) -> str:
 
 
 def with_variant(text: str, after: str, name: str, entry: dict[str, Any]) -> str:
-    """Put a variant behind another one, which is its place in the order of preference.
+    """Insert a variant after another one in the order of preference.
 
     Args:
         text: A valid `model.yaml`.
-        after: A variant of it.
-        name: What to call the new one.
+        after: A variant in it.
+        name: The new variant's name.
         entry: Its keys and values.
 
     Raises:
-        ModelFileError: There is no variant `after`, one called `name` is there already, or the
-            variants are written in a way (such as an alias) that cannot be added to.
+        ModelFileError: There is no variant `after`, `name` is taken, or the variants are written in
+            a form (such as an alias) that cannot be extended.
     """
     before = parse_model_file(text).variants
     if name in before:
@@ -40,7 +40,7 @@ def with_variant(text: str, after: str, name: str, entry: dict[str, Any]) -> str
         new = f"{text[:end]}, {line}{text[end:]}"
     else:
         newline = text.find("\n", end)
-        end = len(text) if newline < 0 else newline  # behind a comment on the same line
+        end = len(text) if newline < 0 else newline  # after a comment on the same line
         new = f"{text[:end]}\n{' ' * key.start_mark.column}{line}{text[end:]}"
     order = list(before)
     order.insert(order.index(after) + 1, name)
@@ -54,7 +54,7 @@ def _variants_of(document: Any) -> Any:
 
 
 def _end_of(node: Any) -> int:
-    """Where a node's own text ends; a block mapping's mark is at the next token instead."""
+    """Where a node's own text ends; a block mapping's end mark is only at the next token."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style:
         return _end_of(node.value[-1][1])
     end: int = node.end_mark.index

@@ -30,10 +30,10 @@ class Made:
         size_bytes: The size of its files.
         source_bytes: The size of the source's files.
         losses: What its answers lose.
-        speeds: How each runtime here does with it.
-        source_speeds: And with the source.
-        accuracy: What `model.yaml` says of it: the source's accuracy less the measured drop;
-            None where there were no labels.
+        speeds: How each runtime here performs with it.
+        source_speeds: How each runtime performs with the source.
+        accuracy: Its accuracy in `model.yaml`, which is the source's less the measured drop; None
+            where there were no labels.
         refused: Why it was not added to the model; None if it was.
     """
 
@@ -51,13 +51,13 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be made.
+    """The variant to make.
 
     Attributes:
         source: The variant to start from.
         to: The number format.
-        name: What to call the new variant, which also names its file.
-        max_drop: The most that it may lose, as a share; see `Losses.drop`.
+        name: The name of the new variant and its file.
+        max_drop: The largest allowed drop, as a share; see `Losses.drop`.
     """
 
     source: Variant
@@ -74,29 +74,31 @@ def optimise(
     samples: Samples,
     tell: Tell,
 ) -> Made:
-    """Make a variant and, if it loses no more than it may, add it to the model.
+    """Make a variant and, if its drop is within the limit, add it to the model.
 
-    It is added right behind its source, in the order of preference.
+    It is inserted right after its source in the order of preference.
 
     Args:
         folder: The model's folder.
-        model: What the folder holds.
-        wish: What to make.
+        model: The model in the folder.
+        wish: The variant to make.
         calibration: Typical items, none of which is among the samples.
-        samples: What it is compared with its source on.
-        tell: Hears what is going on.
+        samples: The items on which it is compared with its source.
+        tell: Called with progress messages.
 
     Raises:
-        ConversionError: The source is of another kind, or resists conversion.
+        ConversionError: The source is of the wrong kind, or cannot be converted.
         ModelFileError: The name is taken.
-        ModelLoadError: ONNX Runtime cannot load what was made.
+        ModelLoadError: ONNX Runtime cannot load the new variant.
         OSError: The folder cannot be written.
     """
     source = wish.source
     _check(source, wish)
-    _edited(folder, model, wish, None)  # finds a name that is taken before the work
+    _edited(folder, model, wish, None)  # a name that is taken fails here, before the work
     if (folder / f"{wish.name}.onnx").exists():
-        raise ConversionError(f"there is a file {wish.name}.onnx already, of no variant")
+        raise ConversionError(
+            f"there is a file {wish.name}.onnx already, which belongs to no variant"
+        )
     with tempfile.TemporaryDirectory(prefix=".laxity-optimize-", dir=folder) as scratch:
         file = Path(scratch, f"{wish.name}.onnx")
         tell(f"{wish.name}: converting")
@@ -111,7 +113,7 @@ def optimise(
 
 
 def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) -> Made:
-    """Make what lies in a folder part of the model, unless its reader has something against it."""
+    """Move the new files into the model's folder, unless the repository's reader objects."""
     described = folder / "model.yaml"
     before = described.read_text(encoding="utf-8") if described.exists() else None
     text = _edited(folder, model, wish, made.accuracy)
@@ -130,13 +132,17 @@ def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) 
 
 def _check(source: Variant, wish: Wish) -> None:
     if source.path.suffix != ".onnx":
-        raise ConversionError(f"variant '{source.name}' is no .onnx file, and only those convert")
+        raise ConversionError(
+            f"variant '{source.name}' is not an .onnx file; only those can be converted"
+        )
     if source.precision != "fp32":
         raise ConversionError(
             f"variant '{source.name}' is {source.precision}; start from an fp32 one"
         )
     if source.stateful and wish.to == "int8":
-        raise ConversionError(f"variant '{source.name}' keeps values between runs")
+        raise ConversionError(
+            f"variant '{source.name}' keeps values between runs and cannot become int8"
+        )
 
 
 def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell: Tell) -> Made:
@@ -148,7 +154,7 @@ def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell
     refused = None
     if found.drop > wish.max_drop:
         what = "agreement" if found.accuracy is None else "accuracy"
-        refused = f"it loses {found.drop:.1%} of {what}, and may lose {wish.max_drop:.1%}"
+        refused = f"it loses {found.drop:.1%} of {what}, where {wish.max_drop:.1%} is allowed"
     return Made(
         wish.name,
         source.name,
@@ -164,7 +170,7 @@ def _measured(model: Model, wish: Wish, variant: Variant, samples: Samples, tell
 
 
 def _declared(source: Variant, found: Losses) -> float | None:
-    """On the scale of the source's own accuracy, whose owner may have measured other items."""
+    """The accuracy to declare; relative to the source's, which may be from other items."""
     if found.accuracy is None:
         return None
     if source.accuracy is None:
@@ -186,7 +192,7 @@ def _edited(folder: Path, model: Model, wish: Wish, accuracy: float | None) -> s
 
 
 def _unread(folder: Path, made: Made) -> str | None:
-    """What the repository's reader has against the new variant, or None."""
+    """Why the repository's reader rejects the new variant, or None."""
     repository = load_repository(folder.parent)
     model = repository.models.get(folder.name)
     if model is not None and made.name in [variant.name for variant in model.variants]:

@@ -19,4 +19,4 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "tensorrt": TensorRt,
     "emulated": Emulated,
 }
-"""Factories by name, the runtime that others are compared with first: that of the format itself."""
+"""Factories by name. The first runtime, that of the ONNX format itself, is the reference."""

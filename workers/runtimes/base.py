@@ -1,4 +1,4 @@
-"""The seam between a device's host and the libraries that run models."""
+"""The interface between a device's host and the libraries that run models."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from workers.model import Model, Variant
 Array = npt.NDArray[Any]
 DeviceKind = Literal["cpu", "gpu", "npu"]
 Tell = Callable[[str], None]
-"""Hears what is going on, in a few words."""
+"""Called with short progress messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device's process may take of its box.
+    """What a device's process may use of its box.
 
     Attributes:
-        nice: Its priority from 0, the highest, to 19; see nice(2).
+        nice: Its niceness, from 0 (the highest priority) to 19; see nice(2).
         memory_bytes: The most main memory it may use; None sets no limit.
-        model_bytes: The most memory for loaded models; beyond it, the least recently used
-            leave. None keeps all loaded.
-        stuck_after_s: A batch that runs for longer than this, and for far longer than it was
-            measured to take, ends the process; None lets it run.
+        model_bytes: The most memory for loaded models; beyond it, the least recently used are
+            evicted. None keeps all loaded.
+        stuck_after_s: A batch that runs for longer than this, and far longer than measured, ends
+            the process; None lets it run.
     """
 
     nice: int = 0
@@ -40,17 +40,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """A device that a host is to own.
+    """A device for a host to own.
 
     Attributes:
         id: The device's name on its box, e.g. `cpu:0`.
-        kind: What sort of processor it is.
-        cores: The CPU cores that its host is pinned to; empty leaves the host unpinned.
-        runtimes: The runtimes that may be used, the trusted one first; empty allows every
-            runtime that computes on this kind of device. `emulated` has to be named.
+        kind: The kind of processor.
+        cores: The CPU cores to which its host is pinned; empty leaves the host unpinned.
+        runtimes: The runtimes that may be used, the most trusted first; empty allows every runtime
+            for this kind of device except `emulated`, which must be named.
         options: Settings for the runtimes: those of `workers.device_options`, or the latency
             profile of an emulated device.
-        limits: What its process may take of the box.
+        limits: What its process may use of the box.
     """
 
     id: str
@@ -62,7 +62,7 @@ class DeviceSpec:
 
 
 class DeviceError(ValueError):
-    """A device cannot be had as its configuration asks; the message says what can."""
+    """A device is not available as configured; the message says why or what is available."""
 
 
 class ModelLoadError(Exception):
@@ -70,9 +70,9 @@ class ModelLoadError(Exception):
 
 
 class RunError(Exception):
-    """A run failed; the message names the runtime and what it said.
+    """A run failed; the message has the runtime's error.
 
-    Holds nothing but text, so that it crosses processes that lack the runtime's library.
+    It holds only text, so that it can cross to processes without the runtime's library.
     """
 
 
@@ -88,12 +88,12 @@ class Session(Protocol):
         """Run one batch.
 
         Args:
-            inputs: By name, with the dtypes of the signature and, for a batched model, a
-                leading batch dimension. They are read during the call only, never written,
-                and may be read-only.
+            inputs: Tensors by name, with the dtypes of the signature and, for a batched model, a
+                leading batch dimension. They are read only during the call, never written, and may
+                be read-only.
 
         Returns:
-            By name, arrays that the caller owns, in the signature's order of outputs.
+            Outputs by name, in the signature's order, as arrays that the caller owns.
 
         Raises:
             Exception: Whatever the library raises for these inputs.
@@ -101,29 +101,29 @@ class Session(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the session holds. It cannot run afterwards."""
+        """Free the session's resources. It cannot run afterwards."""
         ...
 
     def describe(self) -> str:
-        """Say in a line what runs where and how."""
+        """Say in one line what runs where and how."""
         ...
 
 
 @runtime_checkable
 class Serving(Protocol):
-    """A session that behaves otherwise for requests than while it is compared and measured."""
+    """A session that treats requests differently from runs that compare or measure."""
 
     def serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch of requests; the rest is as in `Session.run`."""
+        """Run one batch of requests; otherwise as `Session.run`."""
         ...
 
 
 @runtime_checkable
 class Retaining(Protocol):
-    """A session that keeps memory of its largest batch for the next one."""
+    """A session that keeps the memory of its largest batch for later batches."""
 
     def give_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch that is no request, and keep no more memory than that takes."""
+        """Run one batch that is not a request, and keep no more memory than it needs."""
         ...
 
 
@@ -132,12 +132,12 @@ class Runtime(Protocol):
 
     @property
     def name(self) -> str:
-        """How configuration and results call it."""
+        """Its name in configuration and results."""
         ...
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of device it computes on."""
+        """The kinds of device on which it runs."""
         ...
 
     @property
@@ -146,20 +146,20 @@ class Runtime(Protocol):
         ...
 
     def missing(self) -> str | None:
-        """Why it cannot be used here, or None when it can."""
+        """Why it cannot be used here, or None if it can."""
         ...
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Why it cannot compute on a device of a kind that it knows, or None.
+        """Why it cannot run on a device of a supported kind, or None.
 
-        Asked only where `missing` gave None.
+        Called only if `missing` returned None.
         """
         ...
 
     def processor(self, device: DeviceSpec) -> str | None:
         """An accelerator's name and driver, as part of a profile's fingerprint.
 
-        None for a CPU, which is known without a library.
+        None for a CPU, which can be identified without a library.
         """
         ...
 
@@ -173,9 +173,9 @@ class Runtime(Protocol):
         Args:
             model: The variant's model.
             variant: The file to load.
-            device: Where it is to run, on `len(device.cores)` threads.
-            cache_dir: An existing folder for what the library compiles, for this variant,
-                device and version of the library alone.
+            device: The device to run on.
+            cache_dir: An existing folder for what the library compiles, only for this variant,
+                device and library version.
 
         Raises:
             ModelLoadError: The file cannot be loaded on this device.
@@ -185,27 +185,27 @@ class Runtime(Protocol):
 
 @runtime_checkable
 class Builder(Protocol):
-    """A runtime that compiles a variant for minutes before it can load it.
+    """A runtime that must first compile a variant, for minutes, to load it.
 
-    It is left out until the other runtimes serve; then it builds in the background, and takes
-    over what it does better.
+    It is left out until the other runtimes serve. Then it builds in the background, and takes over
+    variants that it serves better.
     """
 
     def is_built(self, cache_dir: Path) -> bool:
-        """Whether `load` finds all that it needs in a folder."""
+        """Whether a folder holds everything that `load` needs."""
         ...
 
     def build(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path, tell: Tell
     ) -> None:
-        """Compile a variant for a device into a folder; the arguments are those of `load`.
+        """Compile a variant for a device into a folder.
 
         Args:
             model: The variant's model.
             variant: The file to compile.
-            device: Where it is to run.
-            cache_dir: Where `load` will look.
-            tell: Hears how far it is.
+            device: The device to run on.
+            cache_dir: The folder that `load` will get.
+            tell: Called with progress messages.
 
         Raises:
             ModelLoadError: The file cannot be compiled for this device.
@@ -220,7 +220,7 @@ def one_line(error: BaseException, limit: int = 400) -> str:
 
 
 def check_names(given: Mapping[str, Array], expected: tuple[str, ...]) -> None:
-    """Refuse a batch whose tensors are not exactly those that the model takes.
+    """Refuse a batch whose tensors are not exactly the model's inputs.
 
     Raises:
         RunError: A tensor is missing or unknown.
@@ -231,18 +231,19 @@ def check_names(given: Mapping[str, Array], expected: tuple[str, ...]) -> None:
 
 
 def refuse_text(model: Model, library: str) -> None:
-    """Refuse a model of text, for a library that has none where it computes.
+    """Refuse a model with text tensors, for a library that does not support them.
 
     Raises:
-        ModelLoadError: Names the tensor.
+        ModelLoadError: The message names the tensor.
     """
     for spec in model.signature.inputs + model.signature.outputs:
         if spec.dtype == STRING:
             raise ModelLoadError(
-                f"{library} has no text, and '{spec.name}' is {STRING}; use onnxruntime on a CPU"
+                f"{library} does not support text, and '{spec.name}' is {STRING}; "
+                "use onnxruntime on a CPU"
             )
 
 
 def shape_of(array: np.ndarray[Any, Any]) -> str:
-    """An array's dtype and shape in the words of a signature, e.g. `float32[2, 3]`."""
+    """An array's dtype and shape in the notation of a signature, e.g. `float32[2, 3]`."""
     return f"{array.dtype.name}[{', '.join(map(str, array.shape))}]"

@@ -1,4 +1,4 @@
-"""CUDA's runtime API as far as it is needed here, through NVIDIA's cuda-python."""
+"""The part of CUDA's runtime API needed here, through NVIDIA's cuda-python."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from workers.runtimes.base import Array, one_line
 
 
 class CudaError(RuntimeError):
-    """A call of CUDA failed; the message has the call's name and CUDA's words."""
+    """A CUDA call failed; the message has the call's name and CUDA's error text."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:
-    """What compiled code for a GPU depends on.
+    """The properties of a GPU on which compiled code depends.
 
     Attributes:
-        name: What the driver calls the GPU.
-        compute_capability: Such as `8.7`.
-        driver: The newest CUDA version that the driver supports, such as `12.6`.
-        memory_bytes: Its memory; on a Tegra, that of the box.
+        name: The driver's name for the GPU.
+        compute_capability: For example `8.7`.
+        driver: The newest CUDA version that the driver supports, for example `12.6`.
+        memory_bytes: Its memory; on a Tegra, the box's memory.
     """
 
     name: str
@@ -33,15 +33,15 @@ class GpuIdentity:
     memory_bytes: int
 
     def __str__(self) -> str:
-        """All but the memory, for a fingerprint."""
+        """All fields but the memory, for a fingerprint."""
         return f"{self.name}, compute capability {self.compute_capability}, CUDA {self.driver}"
 
 
 class Cuda:
-    """The calls of the CUDA runtime, with errors as exceptions."""
+    """Calls of the CUDA runtime, with errors as exceptions."""
 
     def __init__(self, api: Any = None) -> None:
-        """Use `cuda.bindings.runtime`, or something that answers as it does.
+        """Use `cuda.bindings.runtime`, or a stand-in with the same calls.
 
         Raises:
             ImportError: cuda-python is not installed.
@@ -53,7 +53,7 @@ class Cuda:
         self._api = api
 
     def fault(self) -> str | None:
-        """Why no GPU can be had, or None."""
+        """Why no GPU is available, or None."""
         try:
             count = self._call("cudaGetDeviceCount")
         except CudaError as error:
@@ -73,12 +73,12 @@ class Cuda:
         )
 
     def free_bytes(self) -> int:
-        """The GPU memory that can still be had, in bytes."""
+        """The free GPU memory, in bytes."""
         free, _ = self._call("cudaMemGetInfo")
         return int(free)
 
     def create_stream(self) -> Any:
-        """A stream that does not wait for the default one."""
+        """Create a stream that does not synchronise with the default one."""
         self._call("cudaSetDevice", CUDA_DEVICE)
         return self._call("cudaStreamCreateWithFlags", self._api.cudaStreamNonBlocking)
 
@@ -87,42 +87,42 @@ class Cuda:
         self._call("cudaStreamDestroy", stream)
 
     def synchronize(self, stream: Any) -> None:
-        """Wait until all that was put on a stream is done."""
+        """Wait until all work queued on a stream is done."""
         self._call("cudaStreamSynchronize", stream)
 
     def allocate(self, size_bytes: int) -> int:
-        """The address of GPU memory."""
+        """Allocate GPU memory and return its address."""
         return int(self._call("cudaMalloc", size_bytes))
 
     def free(self, address: int) -> None:
-        """Give GPU memory back."""
+        """Free GPU memory."""
         self._call("cudaFree", address)
 
     def allocate_pinned(self, size_bytes: int) -> int:
-        """The address of main memory that the GPU can copy from and to by itself."""
+        """Allocate pinned main memory, which the GPU can copy by itself; return its address."""
         return int(self._call("cudaHostAlloc", size_bytes, self._api.cudaHostAllocDefault))
 
     def free_pinned(self, address: int) -> None:
-        """Give pinned memory back."""
+        """Free pinned memory."""
         self._call("cudaFreeHost", address)
 
     def copy_in(self, device: int, host: int, size_bytes: int, stream: Any) -> None:
-        """Put a copy from pinned memory to the GPU on a stream."""
+        """Queue a copy from pinned memory to the GPU on a stream."""
         kind = self._api.cudaMemcpyKind.cudaMemcpyHostToDevice
         self._call("cudaMemcpyAsync", device, host, size_bytes, kind, stream)
 
     def copy_out(self, host: int, device: int, size_bytes: int, stream: Any) -> None:
-        """Put a copy from the GPU to pinned memory on a stream."""
+        """Queue a copy from the GPU to pinned memory on a stream."""
         kind = self._api.cudaMemcpyKind.cudaMemcpyDeviceToHost
         self._call("cudaMemcpyAsync", host, device, size_bytes, kind, stream)
 
     def begin_capture(self, stream: Any) -> None:
-        """Record what is put on a stream, by this thread, instead of doing it."""
+        """Record the work that this thread queues on a stream, instead of running it."""
         mode = self._api.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
         self._call("cudaStreamBeginCapture", stream, mode)
 
     def end_capture(self, stream: Any) -> Any:
-        """What was recorded, ready to be launched."""
+        """Return the recorded work as a graph ready to launch."""
         graph = self._call("cudaStreamEndCapture", stream)
         try:
             return self._call("cudaGraphInstantiate", graph, 0)
@@ -130,7 +130,7 @@ class Cuda:
             self._call("cudaGraphDestroy", graph)
 
     def launch(self, graph: Any, stream: Any) -> None:
-        """Put a recorded graph on a stream."""
+        """Queue a recorded graph on a stream."""
         self._call("cudaGraphLaunch", graph, stream)
 
     def destroy_graph(self, graph: Any) -> None:
@@ -140,7 +140,7 @@ class Cuda:
     def _call(self, name: str, *arguments: Any) -> Any:
         try:
             error, *values = getattr(self._api, name)(*arguments)
-        except RuntimeError as missing:  # cuda-python finds the libraries when it first needs them
+        except RuntimeError as missing:  # cuda-python looks for the libraries at the first call
             raise CudaError(f"{name}: {one_line(missing)}") from missing
         if int(error) != 0:
             raise CudaError(f"{name}: {self._words(error)}")
@@ -155,7 +155,7 @@ class Cuda:
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Main memory at an address, as an array that does not own it."""
+    """A view of main memory at an address, as an array that does not own it."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     buffer = (ctypes.c_byte * size).from_address(address)
     return np.frombuffer(buffer, dtype).reshape(shape)
@@ -170,7 +170,7 @@ def gpu_fault() -> str | None:
 
 
 def gpu_identity() -> GpuIdentity:
-    """The one GPU that this process sees.
+    """The identity of the only GPU visible to this process.
 
     Raises:
         CudaError: There is none.

@@ -1,4 +1,4 @@
-"""A device that only takes time: for trying policies against hardware that is not here."""
+"""A device that only takes time, for trying policies on hardware that is not here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers.runtimes.emulated_link import LinkProfile
 
 NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
-# Linux wakes a sleeper up to about this much late.
+# Linux wakes a sleeping thread up to about this much too late.
 _SPIN_NS = 200_000
 
 
@@ -32,10 +32,10 @@ class LatencyProfile(BaseModel):
     """How long a batch takes: `base_ms + per_item_ms * batch`.
 
     Attributes:
-        base_ms: Milliseconds that any batch takes.
-        per_item_ms: Milliseconds that each item adds.
+        base_ms: Milliseconds for any batch.
+        per_item_ms: Milliseconds added by each item.
         jitter: Sigma of the lognormal factor on each batch's time; its median is 1.
-        fail_rate: Share of batches of requests that fail; measuring never does.
+        fail_rate: Share of batches of requests that fail; measuring runs never do.
         seed: Seeds jitter and failures.
     """
 
@@ -49,11 +49,11 @@ class LatencyProfile(BaseModel):
 
 
 class EmulatedOptions(LatencyProfile):
-    """A device's `options`: the latency of its models, and the way to it.
+    """A device's `options`: the latency of its models, and the link to it.
 
     Attributes:
-        models: Other latencies for the models named, which replace the device's whole.
-        link: What lies between the scheduler and the device; None is nothing.
+        models: Latencies of single models by name, each replacing the device's completely.
+        link: The link between the scheduler and the device; None for none.
     """
 
     models: dict[str, LatencyProfile] = {}
@@ -61,10 +61,10 @@ class EmulatedOptions(LatencyProfile):
 
     @classmethod
     def of(cls, device: DeviceSpec) -> EmulatedOptions:
-        """Those of a device.
+        """The options of a device.
 
         Raises:
-            DeviceError: They are not such options; says what is wrong with them.
+            DeviceError: They are not valid; the message says what is wrong.
         """
         try:
             return cls.model_validate(dict(device.options))
@@ -79,7 +79,7 @@ class EmulatedOptions(LatencyProfile):
 
 
 def link_of(device: DeviceSpec) -> LinkProfile | None:
-    """The link that is to be emulated between the scheduler and a device.
+    """The link to emulate between the scheduler and a device, or None.
 
     Raises:
         DeviceError: As in `EmulatedOptions.of`.
@@ -88,7 +88,7 @@ def link_of(device: DeviceSpec) -> LinkProfile | None:
 
 
 def wait_until(deadline_ns: int) -> None:
-    """Wait until `time.perf_counter_ns()` reaches a value, exact to microseconds."""
+    """Wait until `time.perf_counter_ns()` reaches a value, accurate to microseconds."""
     while (left_ns := deadline_ns - time.perf_counter_ns()) > 0:
         if left_ns > _SPIN_NS:
             time.sleep((left_ns - _SPIN_NS) / 1e9)
@@ -106,24 +106,24 @@ class Emulated:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         wait_until: Callable[[int], None] = wait_until,
     ) -> None:
-        """Take the clock to read and the wait to end a batch with."""
+        """Use a clock, and a function that waits until a batch is due."""
         self._clock_ns = clock_ns
         self._wait_until = wait_until
 
     def missing(self) -> str | None:
-        """Never missing: it needs nothing."""
+        """None: it needs no library."""
         return None
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Never: it stands for any device."""
+        """None: it stands in for any device."""
         return None
 
     def processor(self, device: DeviceSpec) -> str | None:
-        """There is none."""
+        """None: there is no processor."""
         return None
 
     def version(self) -> str:
-        """The version of the latency law."""
+        """The version of the latency model."""
         return "1"
 
     def load(
@@ -172,10 +172,10 @@ class EmulatedSession:
         return self._zeros(batch)
 
     def serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The same for requests, which fail now and then; see `Serving`.
+        """Run a batch of requests, which may fail at random; see `Serving`.
 
         Raises:
-            RunError: The profile's `fail_rate` struck, or as in `run`.
+            RunError: The batch failed by the profile's `fail_rate`, or as in `run`.
         """
         outputs = self.run(inputs)
         if self._profile.fail_rate and self._rng.random() < self._profile.fail_rate:
@@ -183,10 +183,10 @@ class EmulatedSession:
         return outputs
 
     def close(self) -> None:
-        """Hold nothing, so free nothing."""
+        """Do nothing: the session holds no resources."""
 
     def describe(self) -> str:
-        """Say that it is emulated, and by which law."""
+        """Say that it is emulated, and by which latency model."""
         profile = self._profile
         return (
             f"emulated on {self._device.id}: {profile.base_ms:g} ms + "

@@ -1,7 +1,7 @@
-"""The way to an emulated device: a delay and a rate between the scheduler and the worker.
+"""An emulated link: a delay and a rate between the scheduler and an emulated device's worker.
 
-The bytes pass through unix sockets as they do without it, so all that the scheduler does to reach
-a device is done for real. Batches travel while the device runs others.
+The bytes still pass through unix sockets, so everything that the scheduler does to reach a device
+is real. Batches travel while the device runs others.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ _CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.02
 
 Chunk = tuple[int, bytes]
-"""When it is due at the other end, on the monotonic clock, and the bytes; none is the end."""
+"""When the bytes are due at the other end, on the monotonic clock, and the bytes; empty at the end
+of the stream."""
 
 
 class LinkProfile(BaseModel):
     """The `link` among an emulated device's options.
 
     Attributes:
-        rtt_ms: The round trip of something small, in milliseconds; each way takes half of it.
-        mbps: Megabits per second in each direction; None is no limit.
+        rtt_ms: The round trip of a small message, in milliseconds; each direction takes half of it.
+        mbps: Megabits per second in each direction; None for no limit.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,31 +40,31 @@ class LinkProfile(BaseModel):
 
     @property
     def way_ns(self) -> int:
-        """How long anything takes to get to the other end."""
+        """The delay of one direction, in nanoseconds."""
         return round(self.rtt_ms * 1e6 / 2)
 
     @property
     def byte_ns(self) -> float:
-        """How long the link is taken by a byte."""
+        """The time that a byte occupies the link, in nanoseconds."""
         return 8e3 / self.mbps if self.mbps else 0.0
 
     @property
     def transfer_ns(self) -> tuple[int, float]:
-        """What a scheduler reckons with: for both ways of a message, and for each byte."""
+        """The scheduler's model: nanoseconds per round trip, and nanoseconds per byte."""
         return 2 * self.way_ns, self.byte_ns
 
 
 class EmulatedLink:
-    """Stands before a worker's socket, and lets bytes through as the link would.
+    """A proxy before a worker's socket that passes bytes on with the link's delay and rate.
 
     Args:
         profile: Delay and rate.
-        front: The unix socket that the scheduler connects to; a stale one is replaced.
-        back: The worker's own.
+        front: The unix socket to which the scheduler connects; a stale one is replaced.
+        back: The worker's own socket.
     """
 
     def __init__(self, profile: LinkProfile, front: Path, back: Path) -> None:
-        """Listens, so that a scheduler can connect from now on."""
+        """Start listening, so that a scheduler can connect."""
         self._profile = profile
         self._back = back
         with contextlib.suppress(FileNotFoundError):
@@ -74,7 +75,7 @@ class EmulatedLink:
         self._listener.listen(1)
 
     def serve_forever(self) -> None:
-        """Carries one scheduler after another."""
+        """Serves one scheduler's connection after another."""
         while True:
             near, _ = self._listener.accept()
             far = _connected(self._back)
@@ -98,7 +99,7 @@ def _connected(path: Path) -> socket.socket:
 
 
 class _Way:
-    """One direction: what is read is written again when the link has carried it."""
+    """One direction: writes the bytes it reads once the link would have carried them."""
 
     def __init__(self, source: socket.socket, sink: socket.socket, profile: LinkProfile) -> None:
         self._source = source
@@ -138,6 +139,6 @@ class _Way:
                     return
                 self._sink.sendall(data)
             except OSError:
-                with contextlib.suppress(OSError):  # the reader's end shall hear of it
+                with contextlib.suppress(OSError):  # ends the reading side too
                     self._source.shutdown(socket.SHUT_RD)
                 return

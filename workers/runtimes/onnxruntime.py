@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU, and what its sessions share on every processor."""
+"""ONNX Runtime on the CPU, and helpers for its sessions on every processor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DTYPES = {
     "tensor(double)": "float64",
     "tensor(string)": STRING,
 }
-# Its exceptions say all that its log lines say, and a bad request must not flood stderr.
+# Its exceptions repeat its log lines, and a bad request must not flood stderr.
 _LOG_FATAL_ONLY = 4
 # "/onnxruntime_src/onnxruntime/core/graph/model_load_utils.h:46 void onnxruntime::f(int) ..."
 _SOURCE_PLACE = re.compile(r"/onnxruntime_src/\S+:\d+ .*?\) (?=[A-Z\[])")
@@ -60,11 +60,11 @@ class OnnxRuntime:
         return None
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Every build of it computes on the CPU."""
+        """None: every build of it runs on the CPU."""
         return None
 
     def processor(self, device: DeviceSpec) -> str | None:
-        """The CPU is known without it."""
+        """None: the CPU is identified without the library."""
         return None
 
     def version(self) -> str:
@@ -76,7 +76,7 @@ class OnnxRuntime:
     def load(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> OnnxRuntimeSession:
-        """Load a variant; see `Runtime.load`. `cache_dir` stays unused: nothing is compiled."""
+        """Load a variant; see `Runtime.load`. `cache_dir` is unused: nothing is compiled."""
         options = session_options(threads=thread_count(device))
         session = open_session(variant.path, options, [CPU_PROVIDER])
         require_tensors(session, model)
@@ -88,7 +88,7 @@ class OnnxRuntimeSession:
     """A variant loaded by ONNX Runtime."""
 
     def __init__(self, session: Any, model: Model, max_batch: int, device: DeviceSpec) -> None:
-        """Hold an `InferenceSession` whose tensors are those of the model's signature."""
+        """Use an `InferenceSession` whose tensors are those of the model's signature."""
         self._session = session
         self._inputs = tuple(spec.name for spec in model.signature.inputs)
         self._outputs = [spec.name for spec in model.signature.outputs]
@@ -102,7 +102,7 @@ class OnnxRuntimeSession:
         return self._run(inputs, None)
 
     def give_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch and free what its arena keeps beside; see `Retaining`."""
+        """Run one batch and free the arena's spare memory; see `Retaining`."""
         import onnxruntime
 
         options = onnxruntime.RunOptions()
@@ -110,10 +110,10 @@ class OnnxRuntimeSession:
         return self._run(inputs, options)
 
     def _run(self, inputs: Mapping[str, Array], options: Any) -> dict[str, Array]:
-        # The library would also take a weight's name, and replace the weight.
+        # The library would also accept a weight's name, and override the weight.
         check_names(inputs, self._inputs)
         if self._text_inputs:
-            # Of an array of bytes the library reads on where an element fills its place.
+            # In an array of bytes, the library reads past an element that fills its whole width.
             given = {name: decoded(inputs[name]).astype(object) for name in self._text_inputs}
             inputs = {**inputs, **given}
         arrays = self._session.run(self._outputs, inputs, options)
@@ -132,7 +132,7 @@ class OnnxRuntimeSession:
 
 
 def read_tensors(path: Path) -> FileTensors:
-    """Read what an `.onnx` file takes and gives.
+    """Read the input and output tensors of an `.onnx` file.
 
     Raises:
         ModelLoadError: The file is no valid model, or has a tensor that cannot be served.
@@ -148,7 +148,7 @@ def read_tensors(path: Path) -> FileTensors:
 
 
 def session_options(*, optimise: bool = True, threads: int) -> Any:
-    """The `SessionOptions` of a session on a number of threads, 0 being the library's choice."""
+    """The `SessionOptions` for a number of threads, where 0 is the library's choice."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -157,14 +157,14 @@ def session_options(*, optimise: bool = True, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _LOG_FATAL_ONLY
-    # Spinning threads would starve whatever shares these cores.
+    # Spinning threads would starve other work on these cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     return options
 
 
 def open_session(path: Path, options: Any, providers: list[Any]) -> Any:
-    """An `InferenceSession` on execution providers, without the library's fallback to others.
+    """Open an `InferenceSession` on execution providers, without falling back to others.
 
     Raises:
         ModelLoadError: The library cannot load the file with these providers.
@@ -175,15 +175,15 @@ def open_session(path: Path, options: Any, providers: list[Any]) -> Any:
         return onnxruntime.InferenceSession(
             str(path), options, providers=providers, enable_fallback=0
         )
-    except Exception as error:  # the library raises a class per status code, without a common base
+    except Exception as error:  # the library has an exception class per status code, without a base
         raise ModelLoadError(f"onnxruntime: {reason(error)}") from error
 
 
 def require_tensors(session: Any, model: Model) -> None:
-    """Refuse a session without a tensor of the model's signature.
+    """Refuse a session that lacks a tensor of the model's signature.
 
     Raises:
-        ModelLoadError: Names what is absent.
+        ModelLoadError: The message names the absent tensors.
     """
     wanted = {spec.name for spec in model.signature.inputs + model.signature.outputs}
     found = {node.name for node in session.get_inputs() + session.get_outputs()}
@@ -192,7 +192,7 @@ def require_tensors(session: Any, model: Model) -> None:
 
 
 def reason(error: Exception) -> str:
-    """An error of the library without the place in its source that raised it."""
+    """The library's error without the source location that raised it."""
     return one_line(RuntimeError(_SOURCE_PLACE.sub("", str(error))))
 
 

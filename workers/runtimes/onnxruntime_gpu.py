@@ -36,7 +36,7 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 
 _MAX_SHAPES = 16
-"""So many input shapes keep their memory on the GPU; the ladder of batches needs about six."""
+"""The number of input shapes whose GPU memory is kept; the batch ladder needs about six."""
 
 
 class OnnxRuntimeCuda:
@@ -48,7 +48,7 @@ class OnnxRuntimeCuda:
     provider = CUDA_PROVIDER
 
     def missing(self) -> str | None:
-        """Why this build of the library has no such provider, or None."""
+        """Why this build of the library lacks the provider, or None."""
         missing = OnnxRuntime().missing()
         if missing is not None:
             return missing
@@ -63,7 +63,7 @@ class OnnxRuntimeCuda:
         )
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Why no NVIDIA GPU can be had, or None."""
+        """Why no NVIDIA GPU is available, or None."""
         return gpu_fault()
 
     def processor(self, device: DeviceSpec) -> str | None:
@@ -79,8 +79,8 @@ class OnnxRuntimeCuda:
     ) -> BoundSession:
         """Load a variant; see `Runtime.load`.
 
-        A model with a node that the GPU cannot run is refused: a session that computes on the
-        CPU too would spoil the CPU's own measurements, and its name would lie.
+        A model with a node that the GPU cannot run is refused. A session that also used the CPU
+        would disturb the measurements there, and the runtime's name would be wrong.
         """
         refuse_text(model, self.provider)
         options = session_options(threads=thread_count(device) or 1)
@@ -90,7 +90,7 @@ class OnnxRuntimeCuda:
         try:
             session = open_session(variant.path, options, providers)
         except ModelLoadError as error:
-            # The library then speaks of nodes on the CPU, whatever kept it from the GPU.
+            # The library's error then mentions nodes on the CPU, whatever kept it from the GPU.
             raise ModelLoadError(f"{error}{said}") from error
         if self.provider not in session.get_providers():
             raise ModelLoadError(f"onnxruntime could not start {self.provider}{said}")
@@ -101,7 +101,7 @@ class OnnxRuntimeCuda:
     def providers(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> list[Any]:
-        """The execution providers with their options, the preferred one first."""
+        """The execution providers with their options, in order of preference."""
         return [(CUDA_PROVIDER, cuda_options(device))]
 
 
@@ -112,11 +112,11 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
     provider = TENSORRT_PROVIDER
 
     def version(self) -> str:
-        """The library's version, and TensorRT's, whose engines are kept."""
+        """The versions of the library and of TensorRT, on which the stored engines depend."""
         return f"{super().version()} with TensorRT {_tensorrt_version()}"
 
     def is_built(self, cache_dir: Path) -> bool:
-        """Whether the provider has left engines; see `Builder.is_built`."""
+        """Whether the provider has stored engines; see `Builder.is_built`."""
         return any(cache_dir.glob("*.engine"))
 
     def build(
@@ -127,16 +127,16 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
         cache_dir: Path,
         tell: Tell,
     ) -> None:
-        """Compile by loading once: the provider keeps its engines; see `Builder.build`."""
+        """Compile by loading once, as the provider stores its engines; see `Builder.build`."""
         tell("building engines")
         self.load(model, variant, device, cache_dir).close()
 
     def providers(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> list[Any]:
-        """TensorRT's provider, and CUDA's for the nodes that TensorRT has no layer for.
+        """TensorRT's provider, and CUDA's for nodes without a TensorRT layer.
 
-        No precision is enabled: the provider then obeys the file's own number formats.
+        No precision is enabled, so the provider keeps to the file's own number formats.
         """
         profiles = plan_profiles(model, variant, model.max_batch)
         options = {
@@ -153,22 +153,22 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
 
 
 class _Bound(NamedTuple):
-    """Memory for the inputs of one set of shapes, and what binds it to the session."""
+    """The input memory for one set of shapes, and its binding to the session."""
 
     binding: Any
     values: dict[str, Any]
 
 
 class BoundSession:
-    """A session whose inputs and outputs have their place in a device's memory.
+    """A session whose inputs and outputs are bound to a device's memory.
 
-    Without that the library would allocate for each run, and copy with the default stream.
+    Without binding, the library would allocate for each run and copy on the default stream.
     """
 
     def __init__(
         self, session: Any, model: Model, max_batch: int, label: str, memory: str = "cuda"
     ) -> None:
-        """Hold an `InferenceSession`; `memory` is the kind of device that its tensors are on."""
+        """Use an `InferenceSession`; `memory` is the kind of device that holds its tensors."""
         self.max_batch = max_batch
         self._session = session
         self._specs = {spec.name: np.dtype(spec.dtype) for spec in model.signature.inputs}
@@ -185,7 +185,7 @@ class BoundSession:
             if inputs[name].dtype != dtype:
                 raise RunError(f"'{name}' as {shape_of(inputs[name])}: the model takes {dtype}")
         if any(array.size == 0 for array in inputs.values()):
-            # There is no memory to bind an empty tensor to.
+            # An empty tensor has no memory to bind.
             arrays = self._session.run(self._outputs, dict(inputs))
             return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
         bound = self._bind(inputs)
@@ -226,17 +226,17 @@ class BoundSession:
             binding.bind_ortvalue_input(name, value)
             values[name] = value
         for name in self._outputs:
-            # Without a shape, so that the library allocates it as large as it turns out.
+            # Without a shape, so that the library allocates the output at its actual size.
             binding.bind_output(name, self._memory, CUDA_DEVICE)
         return _Bound(binding, values)
 
 
 def cuda_options(device: DeviceSpec) -> dict[str, str]:
-    """The options of the CUDA execution provider, as onnxruntime.ai documents them."""
+    """The options of the CUDA execution provider, as documented on onnxruntime.ai."""
     options = device_options(device)
     found = {
         "device_id": str(CUDA_DEVICE),
-        # Grown by powers of two, one model would take memory that the next one needs.
+        # With growth by powers of two, one model would take memory that the next one needs.
         "arena_extend_strategy": "kSameAsRequested",
         "use_tf32": "1" if options.tf32 else "0",
     }
@@ -246,10 +246,10 @@ def cuda_options(device: DeviceSpec) -> dict[str, str]:
 
 
 def _preload_libraries() -> str:
-    """Load CUDA's libraries from where pip has put them, if that is how they came.
+    """Load CUDA's libraries from pip's packages, if they were installed that way.
 
     Returns:
-        What could not be found, in the library's words and ready to be appended to an error.
+        The library's message about the first one not found, to append to an error; or "".
     """
     import onnxruntime
 
@@ -267,6 +267,6 @@ def _tensorrt_version() -> str:
     try:
         import tensorrt
     except ImportError:
-        # The provider loads the library by itself, which need not come with its Python module.
+        # The provider loads the library itself, which may be installed without its Python module.
         return "of the system"
     return str(tensorrt.__version__)

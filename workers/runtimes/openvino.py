@@ -32,7 +32,7 @@ from workers.runtimes.openvino_graph import (
 from workers.sampling import sample_items
 from workers.stacking import stack_items
 
-# The CPU and GPU plugins compute these in int32 and wrap what does not fit, without a word.
+# The CPU and GPU plugins compute these in int32, and silently wrap values that do not fit.
 _NARROWED = {"int64", "uint64", "uint32"}
 _INT32 = np.iinfo(np.int32)
 
@@ -53,21 +53,21 @@ class OpenVino:
         return None
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Why the library's plugins do not reach a device, or None."""
+        """Why the library's plugins cannot use a device, or None."""
         wanted, found = openvino_name(device), list(core().available_devices)
-        # A single GPU is listed as `GPU` and answers to `GPU.0` too.
+        # A single GPU is listed as `GPU` and also accepted as `GPU.0`.
         if wanted in found or wanted.removesuffix(".0") in found:
             return None
         return f"OpenVINO finds no {wanted} here; it finds {', '.join(found)}"
 
     def processor(self, device: DeviceSpec) -> str | None:
-        """What the plugin calls a GPU or NPU."""
+        """The plugin's name for a GPU or NPU; None for a CPU."""
         if device.kind == "cpu":
             return None
         return str(core().get_property(openvino_name(device), "FULL_DEVICE_NAME"))
 
     def version(self) -> str:
-        """The library's version, build included."""
+        """The library's version, including its build."""
         import openvino
 
         return str(openvino.__version__)
@@ -77,8 +77,8 @@ class OpenVino:
     ) -> OpenVinoSession:
         """Load a variant; see `Runtime.load`.
 
-        A file whose batch dimension is fixed at 1 is reshaped to take any batch, and kept so
-        if a batch of two then gives the same answers as its items alone. An NPU compiles for
+        A file whose batch dimension is fixed at 1 is reshaped to take any batch, and the new shape
+        is kept if a batch of two gives the same answers as its items alone. An NPU compiles for
         fixed shapes, so there every free dimension is fixed and items run one at a time.
         """
         refuse_text(model, "OpenVINO")
@@ -104,18 +104,18 @@ class OpenVino:
 
 
 class OpenVinoSession:
-    """A variant compiled by OpenVINO, with an infer request for each stream."""
+    """A variant compiled by OpenVINO, with one infer request per stream."""
 
     def __init__(
         self, compiled: Any, model: Model, variant: Variant, device: DeviceSpec, max_batch: int
     ) -> None:
-        """Hold a `CompiledModel` whose tensors are those of the model's signature."""
+        """Use a `CompiledModel` whose tensors are those of the model's signature."""
         import openvino
 
         self.max_batch = max_batch
         self._tensor_type = openvino.Tensor
         self._device = device
-        # Items of a batch that the file cannot take together run side by side instead.
+        # If the file cannot take a batch, its items run in parallel instead.
         self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
         requests = stream_count(device) if self._apart else 1
         self._compiled = compiled
@@ -134,24 +134,24 @@ class OpenVinoSession:
         if self._apart and (count := len(inputs[self._names[0]])) > 1:
             return self._run_apart(inputs, count)
         request = self._requests[0]
-        # The request keeps no reference to a shared array, so this list has to.
+        # The request keeps no reference to a shared array, so this list must.
         shared = self._bind(request, inputs)
         try:
             request.infer(share_outputs=True)
-        except Exception as error:  # as above
+        except Exception as error:  # the library raises plain RuntimeError
             raise RunError(reason(error)) from error
         del shared
         return self._outputs_of(request)
 
     def give_back(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch on new requests, for these keep what they needed; see `Retaining`."""
+        """Run one batch on new requests, as the old ones keep their memory; see `Retaining`."""
         count = len(self._requests)
         self._requests = []
         self._requests = [self._compiled.create_infer_request() for _ in range(count)]
         return self.run(inputs)
 
     def _run_apart(self, inputs: Mapping[str, Array], count: int) -> dict[str, Array]:
-        """Run each item on a stream of its own, as many at once as there are streams."""
+        """Run each item on its own stream, as many at once as there are streams."""
         rows: list[dict[str, Array]] = []
         for first in range(0, count, len(self._requests)):
             busy: list[Any] = []
@@ -164,7 +164,8 @@ class OpenVinoSession:
                     busy.append(request)
                 rows += [self._finished(request) for request in busy]
             except Exception:
-                # The others still read memory that is freed now, and could not be bound again.
+                # The other requests still read the shared memory, and busy requests cannot be bound
+                # again.
                 for request in busy:
                     with contextlib.suppress(Exception):
                         request.wait()
@@ -179,9 +180,9 @@ class OpenVinoSession:
         return self._outputs_of(request)
 
     def _bind(self, request: Any, inputs: Mapping[str, Array]) -> list[Array]:
-        """Share the inputs with a request; the arrays have to outlive its run."""
+        """Share the inputs with a request; the returned arrays must outlive its run."""
         if self._stateful:
-            request.reset_state()  # or an answer would depend on whose request came before
+            request.reset_state()  # or an answer would depend on earlier requests
         shared = [_shareable(inputs[name]) for name in self._names]
         for (name, position), array in zip(self._inputs.items(), shared, strict=True):
             try:
@@ -199,7 +200,7 @@ class OpenVinoSession:
         }
 
     def close(self) -> None:
-        """Free the requests and with them the compiled model."""
+        """Free the requests and the compiled model."""
         self._requests = []
         self._compiled = None
 
@@ -218,7 +219,7 @@ def _compile(graph: Any, device: DeviceSpec, config: dict[str, Any]) -> Any:
 
 
 def plugin_config(variant: Variant, device: DeviceSpec, cache_dir: Path) -> dict[str, Any]:
-    """The properties that a variant is compiled with on a device.
+    """The properties with which a variant is compiled for a device.
 
     Raises:
         ModelLoadError: The device computes in a coarser format than the variant declares, or its
@@ -228,27 +229,27 @@ def plugin_config(variant: Variant, device: DeviceSpec, cache_dir: Path) -> dict
     config["INFERENCE_PRECISION_HINT"] = _compute_precision(variant.precision, device)
     if device.kind == "npu":
         return config
-    # More streams than one share the cores, so each run alone is slower; see `_run_apart`.
+    # Several streams share the cores, so a single run is slower; see `_run_apart`.
     config["NUM_STREAMS"] = stream_count(device) if variant.fixed_batch else 1
     if device.kind == "cpu":
         config["INFERENCE_NUM_THREADS"] = thread_count(device)
-        # The host has pinned itself already, to the cores that its configuration names.
+        # The host has already pinned itself to its configured cores.
         config["ENABLE_CPU_PINNING"] = False
     return config
 
 
 def _compute_precision(precision: Precision, device: DeviceSpec) -> str:
-    """Never coarser than the owner declared.
+    """The precision hint for the plugin, never coarser than the owner declared.
 
-    Left alone, the CPU plugin computes fp32 models in bf16 where the CPU can (2e-2 off on a face
-    detector's scores), and takes a wish for f16 as leave for bf16; the GPU plugin computes fp32
-    models in f16. An NPU computes in f16 at most.
+    By default the CPU plugin computes fp32 models in bf16 where the CPU can (2e-2 off on a face
+    detector's scores), and treats a hint of f16 as permission for bf16. The GPU plugin computes
+    fp32 models in f16. An NPU computes in f16 at most.
     """
     if device.kind == "npu":
         if precision == "fp32":
             raise ModelLoadError(
                 "an NPU computes in float16, the variant is declared fp32; declare it "
-                "`precision: fp16` if that is fine enough"
+                "`precision: fp16` if that is precise enough"
             )
         return "f16"
     wanted = {"fp16": ("FP16", "f16"), "bf16": ("BF16", "bf16")}.get(precision)
@@ -277,13 +278,13 @@ def _load_reshaped(
         items = sample_items(model, 2)
         batch, alone = stack_items(items), [stack_items([item]) for item in items]
         fault = batch_fault(session.run, batch, alone, tolerance_for(model, variant))
-    except Exception:  # a graph that resists reshaping fails anywhere in here, as anything
+    except Exception:  # reshaping may fail anywhere here, with any exception
         return None
     return session if fault is None else None
 
 
 class _ReadOnlyMemory:
-    """A read-only array's memory, declared writable."""
+    """The memory of a read-only array, declared writable."""
 
     __slots__ = ("__array_interface__", "_owner")
 
@@ -295,10 +296,10 @@ class _ReadOnlyMemory:
 
 
 def _shareable(array: Array) -> Array:
-    """The same memory in the form that `openvino.Tensor` shares.
+    """An array that `openvino.Tensor` accepts, on the same memory if it is contiguous.
 
-    It refuses read-only arrays, which is what shared-memory channels deliver, although the
-    plugin only reads its inputs.
+    `openvino.Tensor` refuses read-only arrays, which is how inputs may arrive, although the plugin
+    only reads them.
     """
     if not array.flags.c_contiguous:
         return np.ascontiguousarray(array)

@@ -1,4 +1,4 @@
-"""OpenVINO's graphs: what a file takes and gives, and how its shapes are set."""
+"""OpenVINO's graphs: read a file's inputs and outputs, and set its shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 def read_tensors(path: Path) -> FileTensors:
-    """Read what an `.onnx` or `.xml` file takes and gives, without compiling it.
+    """Read the input and output tensors of an `.onnx` or `.xml` file, without compiling it.
 
     Raises:
         ModelLoadError: The file is no valid model, or has a tensor that cannot be served.
@@ -62,7 +62,7 @@ def fix_shapes(graph: Any, model: Model) -> None:
     """Fix every free dimension, the batch at 1.
 
     Raises:
-        ModelLoadError: The model names no size for one.
+        ModelLoadError: The model gives no size for a free dimension.
     """
     import openvino
 
@@ -84,10 +84,10 @@ def fix_shapes(graph: Any, model: Model) -> None:
 
 
 def set_batch(graph: Any, size: int) -> None:
-    """Give every input a leading dimension of a size, -1 leaving it free.
+    """Set the leading dimension of every input; -1 leaves it free.
 
     Raises:
-        RuntimeError: The graph cannot have it.
+        RuntimeError: The graph cannot be reshaped so.
     """
     import openvino
 
@@ -100,9 +100,9 @@ def set_batch(graph: Any, size: int) -> None:
 
 
 def _outputs_follow_batch(graph: Any) -> bool:
-    """Whether a batch of two at every input makes two rows of every output.
+    """Whether a batch of two at every input gives two rows in every output.
 
-    It tells a batch dimension from one that depends on the data, such as the number of
+    This distinguishes a batch dimension from one that depends on the data, such as the number of
     objects found; both are dynamic in the file.
     """
     shapes = [port.partial_shape for port in graph.inputs]
@@ -111,7 +111,7 @@ def _outputs_follow_batch(graph: Any) -> bool:
     probe = graph.clone()
     try:
         set_batch(probe, 2)
-    except Exception:  # no batch dimension if the graph cannot take a batch of two
+    except Exception:  # a graph that cannot take a batch of two has no batch dimension
         return False
     return all(_leads_with_two(port.partial_shape) for port in probe.outputs)
 
@@ -142,10 +142,10 @@ def _spec(port: Any) -> TensorSpec:
 
 
 def positions(ports: list[Any], specs: tuple[TensorSpec, ...]) -> dict[str, int]:
-    """Where each tensor of a signature is among a compiled model's ports.
+    """The port index of each tensor of a signature in a compiled model.
 
     Raises:
-        ModelLoadError: One is not there.
+        ModelLoadError: A tensor is absent.
     """
     found = {
         name: index for index, port in enumerate(ports) for name in port.names or {_name(port)}
@@ -157,6 +157,6 @@ def positions(ports: list[Any], specs: tuple[TensorSpec, ...]) -> dict[str, int]
 
 
 def reason(error: Exception) -> str:
-    """An error of the library without the lines that name its own source files."""
+    """The library's error without the lines that name its source files."""
     lines = [line for line in str(error).splitlines() if not line.startswith("Exception from ")]
     return one_line(RuntimeError("\n".join(lines) or str(error)))

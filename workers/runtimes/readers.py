@@ -1,4 +1,4 @@
-"""What a model file takes and gives, read with whichever library can."""
+"""Read a model file's input and output tensors with whichever library can."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from workers.runtimes import onnxruntime, openvino, openvino_graph
 from workers.runtimes.base import ModelLoadError
 from workers.signatures import FileTensors
 
-# OpenVINO first: it reads both formats, without building kernels, and tells a batch dimension
-# from one that depends on the data. ONNX Runtime reads what OpenVINO has no operator for.
+# OpenVINO first: it reads both formats without building kernels, and distinguishes a batch
+# dimension from one that depends on the data. ONNX Runtime reads files with operators that OpenVINO
+# lacks.
 _READERS = (
     (openvino.OpenVino(), openvino_graph.read_tensors),
     (onnxruntime.OnnxRuntime(), onnxruntime.read_tensors),
@@ -24,14 +25,14 @@ _NO_OPERATOR = tuple(
         r"Fatal error: (\S+?)(?:\(-?\d+\))? is not a registered function/op",
     )
 )
-"""How the libraries say that they lack an operator."""
+"""The libraries' errors for an unknown operator."""
 
 
 def read_tensors(path: Path) -> FileTensors:
     """Read the tensors of an `.onnx` or `.xml` file.
 
     Raises:
-        ModelLoadError: No installed library can read it; the message has each one's reason.
+        ModelLoadError: No installed library can read it; the message has the reason of each.
     """
     reasons: list[str] = []
     for runtime, read in _READERS:
@@ -50,7 +51,7 @@ def read_tensors(path: Path) -> FileTensors:
 
 
 def _unknown_operators(reasons: list[str]) -> list[str]:
-    """Name the operators that no library has, if that is what all of them say."""
+    """Name an unknown operator, if every library failed for that reason."""
     found = [match for reason in reasons for pattern in _NO_OPERATOR if (match := pattern(reason))]
     if not found or len(found) < len(reasons):
         return []

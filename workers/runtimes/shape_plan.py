@@ -1,4 +1,4 @@
-"""The shapes that a runtime compiles a variant for, where it compiles for ranges of them."""
+"""Plan the shape ranges for which a runtime compiles a variant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workers.profiling import batch_ladder
 from workers.runtimes.base import ModelLoadError
 
 MAX_PROFILES = 3
-"""Each costs about as much time to compile as the first."""
+"""Each profile takes about as long to compile as the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +17,9 @@ class InputRange:
     """The shapes of one input in one profile, batch dimension included.
 
     Attributes:
-        least: The smallest.
-        best: The one that kernels are chosen for.
-        most: The largest.
+        least: The smallest shape.
+        best: The shape for which kernels are chosen.
+        most: The largest shape.
     """
 
     least: tuple[int, ...]
@@ -28,19 +28,19 @@ class InputRange:
 
 
 Profile = dict[str, InputRange]
-"""Every input's range, by name: what TensorRT calls an optimisation profile."""
+"""The range of every input, by name; TensorRT calls this an optimisation profile."""
 
 
 def plan_profiles(model: Model, variant: Variant, max_batch: int) -> list[Profile]:
     """Cover a model's batch sizes and shape ranges with few profiles.
 
-    Batch size 1 has a profile of its own, because most requests of an idle box are alone. The
-    rest of the ladder is shared out evenly, and each profile is best at its largest batch, where
-    a slow kernel would cost most.
+    Batch size 1 has its own profile, because on an idle box most requests run alone. The rest of
+    the ladder is split evenly, and each profile is optimised for its largest batch, where a slow
+    kernel would cost most.
 
     Args:
-        model: Its `shape_ranges` have to bound every free dimension.
-        variant: The file; a fixed batch dimension makes one profile.
+        model: The model, whose `shape_ranges` must bound every free dimension.
+        variant: The file; with a fixed batch dimension it gets a single profile.
         max_batch: The largest batch to serve.
 
     Raises:
@@ -56,7 +56,7 @@ def plan_profiles(model: Model, variant: Variant, max_batch: int) -> list[Profil
 
 
 def batch_spans(max_batch: int) -> list[tuple[int, int]]:
-    """Split the batch ladder into spans from a smallest to a largest batch."""
+    """Split the batch ladder into spans, each from a smallest to a largest batch size."""
     rungs = list(batch_ladder(max_batch))
     spans, rest = [(1, 1)], rungs[1:]
     parts = min(MAX_PROFILES - 1, len(rest))
@@ -67,7 +67,7 @@ def batch_spans(max_batch: int) -> list[tuple[int, int]]:
 
 
 def profile_for(profiles: list[Profile], shapes: dict[str, tuple[int, ...]]) -> int | None:
-    """The first profile that takes inputs of given shapes, or None."""
+    """The index of the first profile that covers the given shapes, or None."""
     for index, profile in enumerate(profiles):
         if all(_covers(profile[name], shape) for name, shape in shapes.items()):
             return index
@@ -75,10 +75,10 @@ def profile_for(profiles: list[Profile], shapes: dict[str, tuple[int, ...]]) -> 
 
 
 def spell_profiles(profiles: list[Profile], end: str) -> str:
-    """One end of all profiles as ONNX Runtime takes it: `x:1x3x224x224,x:2x3x224x224`.
+    """One end of all profiles in ONNX Runtime's syntax: `x:1x3x224x224,x:2x3x224x224`.
 
     Args:
-        profiles: What to spell.
+        profiles: The profiles to write.
         end: `least`, `best` or `most`.
     """
     return ",".join(

@@ -1,4 +1,4 @@
-"""NVIDIA's TensorRT, used natively: 10 and 11 alike."""
+"""NVIDIA's TensorRT, versions 10 and 11, used natively."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from workers.runtimes.tensorrt_build import BuildRequest, build_apart
 
 ENGINE = "model.engine"
 _MIN_VERSION = (10, 3)
-"""JetPack 6.1's; it has all that is used here."""
+"""The version in JetPack 6.1, which has everything used here."""
 
 _MAX_LANES = 16
-"""So many input shapes keep their memory and their CUDA graph."""
+"""The number of input shapes that keep their memory and CUDA graph."""
 
 _WORKSPACE_SHARE = 0.25
-"""Of the GPU's memory that may be used, for a layer's scratch space while an engine is built."""
+"""The share of the usable GPU memory for a layer's scratch space during a build."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 class TensorRt:
-    """Loads `.onnx` files by building an engine for the GPU at hand."""
+    """Loads `.onnx` files by building an engine for this GPU."""
 
     name = "tensorrt"
     kinds = frozenset({"gpu"})
@@ -67,11 +67,11 @@ class TensorRt:
         return None
 
     def unreachable(self, device: DeviceSpec) -> str | None:
-        """Why no NVIDIA GPU can be had, or None."""
+        """Why no NVIDIA GPU is available, or None."""
         return gpu_fault()
 
     def processor(self, device: DeviceSpec) -> str | None:
-        """The GPU and its driver, which engines are made for."""
+        """The GPU and its driver, for which engines are built."""
         return str(gpu_identity())
 
     def version(self) -> str:
@@ -103,9 +103,9 @@ class TensorRt:
     def load(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
     ) -> TensorRtSession:
-        """Load the engine that `build` has left; see `Runtime.load`.
+        """Load the engine that `build` has written; see `Runtime.load`.
 
-        The host loads nothing from a folder that this box has not sealed: an engine is a program.
+        An engine is a program, so the host loads only from folders that this box has sealed.
         """
         import tensorrt
 
@@ -125,7 +125,7 @@ def _allowed(memory_bytes: int, device: DeviceSpec) -> int:
 
 
 def _require_room(engine: Path, free_bytes: int, device: DeviceSpec) -> None:
-    """Refuse an engine whose weights alone do not fit into the GPU's memory."""
+    """Refuse an engine whose file is larger than the usable GPU memory."""
     size, left = engine.stat().st_size, _allowed(free_bytes, device)
     if size > left:
         raise ModelLoadError(
@@ -138,7 +138,7 @@ def open_engine(trt: Any, content: bytes) -> Any:
     """Deserialise an engine.
 
     Raises:
-        ModelLoadError: It is not for this GPU or version, or damaged.
+        ModelLoadError: It is for another GPU or version, or damaged.
     """
     said: list[str] = []
 
@@ -154,18 +154,18 @@ def open_engine(trt: Any, content: bytes) -> Any:
     try:
         runtime = trt.Runtime(logger)
         engine = runtime.deserialize_cuda_engine(content)
-    except (TypeError, RuntimeError) as error:  # what its bindings make of a null pointer
+    except (TypeError, RuntimeError) as error:  # how its bindings report a null pointer
         said.append(one_line(error))
         engine = None
     if engine is None:
         reason = one_line(RuntimeError(said[-1])) if said else "it gave no reason"
-        raise ModelLoadError(f"TensorRT does not take the engine: {reason}")
+        raise ModelLoadError(f"TensorRT rejects the engine: {reason}")
     return Engine(engine, runtime, logger)
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine with what has to outlive it."""
+    """An engine with the objects that must outlive it."""
 
     engine: Any
     runtime: Any
@@ -174,7 +174,7 @@ class Engine:
 
 @dataclass(slots=True)
 class _Tensor:
-    """One input or output of a lane: its place in main memory and on the GPU."""
+    """One input or output of a lane: its buffers in main memory and on the GPU."""
 
     name: str
     host: Array
@@ -185,9 +185,9 @@ class _Tensor:
 
 @dataclass(slots=True)
 class _Lane:
-    """All that a run with one set of input shapes needs, made once.
+    """Everything that runs with one set of input shapes need, made once.
 
-    An execution context of its own, because NVIDIA advises one for each captured graph.
+    Each lane has its own execution context, because NVIDIA advises one per captured graph.
     """
 
     context: Any
@@ -198,7 +198,7 @@ class _Lane:
 
 
 class TensorRtSession:
-    """A variant as a TensorRT engine, with pinned buffers and a CUDA graph for each batch size."""
+    """A variant as a TensorRT engine, with pinned buffers and a CUDA graph per input shape."""
 
     def __init__(
         self,
@@ -210,10 +210,10 @@ class TensorRtSession:
         max_batch: int,
         device_id: str,
     ) -> None:
-        """Hold an engine whose tensors are those of the model's signature.
+        """Use an engine whose tensors are those of the model's signature.
 
         Raises:
-            ModelLoadError: They are not, or one has to lie in main memory.
+            ModelLoadError: The tensors differ, or one must be in main memory.
             CudaError: The GPU has no room for the engine's scratch space.
         """
         self.max_batch = max_batch
@@ -226,7 +226,7 @@ class TensorRtSession:
         self._names = tuple(spec.name for spec in model.signature.inputs)
         self._outputs = tuple(spec.name for spec in model.signature.outputs)
         self._stream = cuda.create_stream()
-        # One run at a time, so the lanes can share it.
+        # Runs never overlap, so the lanes can share it.
         self._scratch_bytes = int(engine.engine.device_memory_size_v2)
         self._scratch = cuda.allocate(max(self._scratch_bytes, 1))
         self._lanes: OrderedDict[Shapes, _Lane] = OrderedDict()
@@ -318,8 +318,8 @@ class TensorRtSession:
         return lane
 
     def _close_lane(self, lane: _Lane) -> None:
-        """Free a lane once nothing on the stream uses its memory; a run may have failed halfway."""
-        with suppress(CudaError):  # of what was on the stream; the memory is to be freed anyway
+        """Free a lane after the stream is done with its memory; a run may have failed halfway."""
+        with suppress(CudaError):  # from work on the stream; the memory must be freed anyway
             self._cuda.synchronize(self._stream)
         while lane.closers:
             lane.closers.pop()()
@@ -344,7 +344,7 @@ class TensorRtSession:
     def _place(self, lane: _Lane, name: str, shape: tuple[int, ...]) -> _Tensor:
         dtype = self._dtypes[name]
         size = int(np.prod(shape)) * dtype.itemsize
-        # An address even for an empty tensor: TensorRT takes no null.
+        # An empty tensor needs an address too: TensorRT accepts no null.
         device = self._cuda.allocate(max(size, 1))
         lane.closers.append(lambda: self._cuda.free(device))
         host = self._cuda.allocate_pinned(max(size, 1))
@@ -355,10 +355,10 @@ class TensorRtSession:
         return _Tensor(name, array, host, device, size)
 
     def _capture(self, lane: _Lane) -> None:
-        """Record a run as a CUDA graph, where the engine lets itself be recorded.
+        """Record a run as a CUDA graph, if the engine allows it.
 
-        The run before it brings the context's state up to date, as NVIDIA asks for. Engines
-        with loops or conditions cannot be recorded, and are enqueued afresh for each run.
+        A run before the recording updates the context's state, as NVIDIA requires. Engines with
+        loops or conditions cannot be recorded; each of their runs is enqueued again.
         """
         for tensor in lane.inputs:
             ctypes.memset(tensor.host_address, 0, tensor.size_bytes)
@@ -377,7 +377,7 @@ class TensorRtSession:
 
 
 def _dtypes(trt: Any, engine: Any, model: Model) -> dict[str, np.dtype[Any]]:
-    """The tensors' dtypes, which have to be those of the signature."""
+    """The tensors' dtypes, after checking them against the signature."""
     found = {engine.get_tensor_name(i) for i in range(engine.num_io_tensors)}
     dtypes = {}
     for spec in model.signature.inputs + model.signature.outputs:
@@ -390,7 +390,7 @@ def _dtypes(trt: Any, engine: Any, model: Model) -> dict[str, np.dtype[Any]]:
             )
         try:
             dtype = np.dtype(trt.nptype(engine.get_tensor_dtype(spec.name)))
-        except TypeError as error:  # of formats that NumPy lacks, such as fp8
+        except TypeError as error:  # for formats that NumPy lacks, such as fp8
             raise ModelLoadError(f"'{spec.name}': {one_line(error)}") from error
         if dtype != np.dtype(spec.dtype):
             raise ModelLoadError(f"TensorRT has '{spec.name}' as {dtype}, the file {spec.dtype}")

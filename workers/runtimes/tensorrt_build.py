@@ -1,10 +1,11 @@
-"""Build a TensorRT engine, in a process of its own: `python -m workers.runtimes.tensorrt_build`.
+"""Build a TensorRT engine in its own process: `python -m workers.runtimes.tensorrt_build`.
 
-A build takes minutes and gigabytes, and may crash; the box serves meanwhile. The request comes as
-JSON on stdin; each line on stdout is a JSON object with `progress`, `error` or `done`.
+A build takes minutes and gigabytes and may crash, while the box keeps serving. The request is JSON
+on stdin; each line on stdout is a JSON object with `progress`, `error` or `done`.
 
-The calls are those of TensorRT's Python API reference, versions 10.3 to 11.4. Networks are
-strongly typed: 11 knows no others, and in 10 the file's own formats then decide the precision.
+The calls follow TensorRT's Python API reference, versions 10.3 to 11.4. Networks are strongly
+typed: version 11 has no others, and in version 10 this lets the file's own formats decide the
+precision.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from workers.runtimes.base import ModelLoadError, Tell, one_line
 from workers.runtimes.shape_plan import InputRange, Profile
 
 _NICE = 10
-"""A build must not slow down what is served meanwhile."""
+"""The niceness of a build, which must not slow down serving."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """What to build.
+    """An engine to build.
 
     Attributes:
         model: The `.onnx` file.
         engine: The file to write.
-        timing_cache: The file with the timings of kernels, shared by the models of a GPU.
-        profiles: Covers the shapes to serve.
-        workspace_bytes: The most GPU memory that a layer may use beside its tensors.
+        timing_cache: The file of kernel timings, shared by all models of a GPU.
+        profiles: The shape ranges to serve.
+        workspace_bytes: The most GPU memory that a layer may use besides its tensors.
         tf32: Whether float32 may be rounded to TF32.
     """
 
@@ -52,7 +53,7 @@ class BuildRequest:
 
     @classmethod
     def from_json(cls, text: str) -> BuildRequest:
-        """The request of a line."""
+        """Parse a request from one line."""
         fields = json.loads(text)
         fields["profiles"] = tuple(
             {
@@ -65,7 +66,7 @@ class BuildRequest:
 
 
 class BuildError(Exception):
-    """TensorRT did not build an engine; the message has its words."""
+    """TensorRT did not build an engine; the message has its error."""
 
 
 def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
@@ -73,14 +74,14 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
 
     Args:
         trt: The module `tensorrt`.
-        request: What to build; the engine's file is the caller's to write.
-        tell: Hears how far it is.
+        request: The engine to build; the caller writes its file.
+        tell: Called with progress messages.
 
     Returns:
         The serialised engine.
 
     Raises:
-        BuildError: With what TensorRT said.
+        BuildError: The message has TensorRT's error.
     """
     said: list[str] = []
     logger = _logger(trt, said)
@@ -110,7 +111,7 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
 
 
 def build_apart(request: BuildRequest, tell: Tell) -> None:
-    """Build an engine in a process of its own and wait for it.
+    """Build an engine in its own process and wait for it.
 
     Raises:
         ModelLoadError: TensorRT did not build it, or its process died.
@@ -152,7 +153,7 @@ def _add_profile(builder: Any, config: Any, profile: Profile) -> None:
 
 
 def _attach_timings(config: Any, path: Path) -> Any:
-    """Attach the timing cache of a file, or an empty one where it does not fit this GPU."""
+    """Attach the timing cache in a file, or an empty one if it does not fit this GPU."""
     content = path.read_bytes() if path.exists() else b""
     cache = config.create_timing_cache(content)
     if cache is None or not config.set_timing_cache(cache, False):
@@ -208,7 +209,7 @@ def _last(said: list[str]) -> str | None:
 
 
 def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
-    """Carry out the request that is read; 0 if there is an engine then."""
+    """Read and carry out one request; return 0 if the engine was built."""
 
     def say(**message: str) -> None:
         write(json.dumps(message) + "\n")

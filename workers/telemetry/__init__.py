@@ -1,4 +1,4 @@
-"""What a device does, uses and draws, from the files and libraries that tell it cheaply."""
+"""A device's load, memory and power, from cheap files and libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Probe(Protocol):
     """Reads one device."""
 
     def read(self) -> Reading:
-        """What can be told now; rates are over the time since the call before."""
+        """The current values; rates are over the time since the previous call."""
         ...
 
 

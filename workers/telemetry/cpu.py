@@ -28,7 +28,7 @@ class CpuProbe:
         root: Path = Path("/"),
         clock_ns: ClockNs = time.monotonic_ns,
     ) -> None:
-        """Read some cores, or all if none are named."""
+        """Read the given cores, or all if none are given."""
         self._cores = cores
         self._root = root
         self._busy: tuple[int, int] | None = None
@@ -53,7 +53,7 @@ class CpuProbe:
         )
 
     def _utilisation(self) -> float | None:
-        """From /proc/stat: of all the time, what was neither `idle` nor `iowait`."""
+        """The share of time in /proc/stat that was neither `idle` nor `iowait`."""
         wanted = {f"cpu{core}" for core in self._cores} or {"cpu"}
         busy = whole = 0
         for line in (text_of(self._root / "proc/stat") or "").splitlines():
@@ -68,7 +68,7 @@ class CpuProbe:
         return min(1.0, max(0.0, (busy - before[0]) / (whole - before[1])))
 
     def _power(self) -> tuple[float | None, float | None]:
-        """Watts and joules: of the packages, or else of a Jetson's module."""
+        """Watts and joules of the packages, or else of a Jetson's module."""
         joules = self._package.joules()
         return self._board.read() if joules is None else (self._watts.of(joules), joules)
 
@@ -89,9 +89,9 @@ class CpuProbe:
 
 
 class RaplMeter:
-    """The CPU packages' energy counters, of Intel and AMD, as power/powercap/powercap.rst has them.
+    """The energy counters of Intel's and AMD's CPU packages; see power/powercap/powercap.rst.
 
-    Since kernel 5.10 root alone may read them.
+    Since kernel 5.10 only root may read them.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -105,7 +105,7 @@ class RaplMeter:
         self._wrapped: dict[Path, int] = {}
 
     def joules(self) -> float | None:
-        """What all packages have drawn since they were first read, or None."""
+        """The energy counters of all packages together, in joules, or None."""
         total = 0
         for zone in self._zones:
             microjoules = number_of(zone / "energy_uj")

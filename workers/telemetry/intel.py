@@ -1,8 +1,8 @@
-"""Intel's GPUs and NPUs, as the kernel's drivers i915, xe and intel_vpu tell them.
+"""Intel's GPUs and NPUs, through the files of the kernel's drivers i915, xe and intel_vpu.
 
-From Documentation/ABI: testing/sysfs-driver-intel-i915-hwmon (energy in microjoules) and the
-drivers' own files under `gt/gt0` (i915: clocks, rc6 residency, throttle reasons) and of the NPU
-(`npu_busy_time_us`, `npu_current_frequency_mhz`).
+The files are described in Documentation/ABI: testing/sysfs-driver-intel-i915-hwmon (energy in
+microjoules). Others are the drivers' own under `gt/gt0` (i915: clocks, rc6 residency, throttle
+reasons) and those of the NPU (`npu_busy_time_us`, `npu_current_frequency_mhz`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INTEL = "0x8086"
 
 
 class IntelGpuProbe:
-    """Reads the first of Intel's GPUs."""
+    """Reads the first Intel GPU."""
 
     def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Find the card below a root."""
@@ -36,7 +36,7 @@ class IntelGpuProbe:
         megahertz = number_of(unit / "rps_act_freq_mhz")
         energy_j = self._energy_j()
         return Reading(
-            # Deep sleep (rc6) is the only idleness that is counted without root.
+            # Deep sleep (rc6) is the only idle time that can be read without root.
             utilisation=None if idle_ms is None else min(1.0, max(0.0, 1 - idle_ms / 1000)),
             temperature_c=hottest(self._root, ("gpu",)),
             clock_hz=None if megahertz is None else megahertz * 10**6,

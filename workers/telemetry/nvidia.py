@@ -1,4 +1,4 @@
-"""NVIDIA's cards through NVML, whose words are those of the NVML API Reference Guide."""
+"""NVIDIA's cards, through NVML; names are from the NVML API Reference Guide."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _REASONS = {
 
 
 class NvmlProbe:
-    """Reads one GPU, or the card that a MIG instance is part of."""
+    """Reads one GPU, or the card of a MIG instance."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
-        """Use the module `pynvml`, initialised, and a device handle of it."""
+        """Use the initialised module `pynvml` and one of its device handles."""
         self._nvml = nvml
         self._handle = handle
 
     def read(self) -> Reading:
-        """See `Probe.read`. What a card does not support stays unknown."""
+        """See `Probe.read`. Values that a card does not support are None."""
         nvml, handle = self._nvml, self._handle
         usage = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
         memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
@@ -65,7 +65,7 @@ class NvmlProbe:
 
 
 def nvml_probe(device: DeviceSpec) -> NvmlProbe | None:
-    """The probe of a device that CUDA computes on, or None where NVML does not know it."""
+    """The probe of a CUDA device, or None where NVML does not know it."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""What is read of a device."""
+"""The reading of a device, and helpers for probes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ClockNs = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a device; None where the box does not tell.
+    """One reading of a device; None for values that the box does not report.
 
     Attributes:
-        utilisation: The busy share of the time since the look before, 0 to 1.
+        utilisation: The busy share of the time since the previous reading, 0 to 1.
         memory_used_bytes: Memory in use, of all processes.
-        memory_total_bytes: All of its memory.
+        memory_total_bytes: Its total memory.
         temperature_c: The hottest sensor of the device, in degrees Celsius.
-        clock_hz: Its clock; of several cores, the mean.
-        power_w: What it draws; the box's, where only that is metered.
-        energy_j: What it has drawn since some moment; only differences mean anything.
-        power_mode: How the box is set to trade speed for power.
-        over_current_events: How often it was held back for drawing too much.
-        throttled: Why it runs slower than its clocks would allow; empty when it does not.
+        clock_hz: Its clock rate; the mean of several cores.
+        power_w: Its power draw; the box's where only that is metered.
+        energy_j: The energy drawn since an arbitrary moment; only differences are meaningful.
+        power_mode: The box's setting for trading speed against power.
+        over_current_events: How often it was throttled for drawing too much current.
+        throttled: Why it is throttled; empty if it is not.
     """
 
     utilisation: float | None = None
@@ -42,7 +42,7 @@ class Reading:
     throttled: tuple[str, ...] = ()
 
     def known(self) -> dict[str, Any]:
-        """What is known, as plain values, to the thousandth."""
+        """The known values as plain types, floats rounded to thousandths."""
         found = asdict(self)
         found["throttled"] = list(self.throttled)
         return {
@@ -53,16 +53,16 @@ class Reading:
 
 
 class Rate:
-    """Turns a rising counter into its rise per second."""
+    """Turns a rising counter into a rate per second."""
 
     def __init__(self, clock_ns: ClockNs = time.monotonic_ns, wraps_at: float | None = None):
-        """Read a clock in nanoseconds; `wraps_at` is the value after which it is 0 again."""
+        """Use a clock in nanoseconds; `wraps_at` is the value at which the counter wraps to 0."""
         self._clock_ns = clock_ns
         self._wraps_at = wraps_at
         self._before: tuple[int, float] | None = None
 
     def of(self, value: float | None) -> float | None:
-        """The rise per second since the call before; None at the first, or for a None."""
+        """The rate per second since the previous call; None at the first call, or for None."""
         if value is None:
             return None
         now_ns = self._clock_ns()
@@ -78,7 +78,7 @@ class Rate:
 
 
 def thermal_zones(root: Path) -> Iterator[tuple[str, float]]:
-    """Names and temperatures in Celsius, as the kernel's thermal/sysfs-api.rst has them."""
+    """Names and Celsius temperatures of thermal zones; see the kernel's thermal/sysfs-api.rst."""
     for zone in sorted((root / "sys/class/thermal").glob("thermal_zone*")):
         kind, millidegrees = text_of(zone / "type"), number_of(zone / "temp")
         if kind is not None and millidegrees is not None:
@@ -86,7 +86,7 @@ def thermal_zones(root: Path) -> Iterator[tuple[str, float]]:
 
 
 def hottest(root: Path, words: tuple[str, ...]) -> float | None:
-    """The highest temperature of the zones whose name holds one of some words."""
+    """The highest temperature of the zones whose name contains one of the words."""
     found = [
         celsius
         for name, celsius in thermal_zones(root)
@@ -96,10 +96,10 @@ def hottest(root: Path, words: tuple[str, ...]) -> float | None:
 
 
 def cooled_by_slowing(root: Path, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The kernel's cooling devices that hold a processor's clock down now.
+    """The kernel's cooling devices that are now lowering a processor's clock.
 
-    From thermal/sysfs-api.rst: `cur_state` above 0 means that it is at work. Fans are cooling
-    devices as well, and slow nothing.
+    By thermal/sysfs-api.rst a `cur_state` above 0 means that the device is active. Fans are cooling
+    devices too, but slow nothing; `words` selects the others.
     """
     active = []
     for device in sorted((root / "sys/class/thermal").glob("cooling_device*")):

@@ -2,8 +2,8 @@
 
 The files are those of NVIDIA's Jetson Linux Developer Guide 36, "Jetson Orin Nano Series, Jetson
 Orin NX Series and Jetson AGX Orin Series" (power rails, power models, over-current events), and of
-the kernel's hwmon/ina3221.rst and thermal/sysfs-api.rst. Which rails there are differs from board
-to board: Orin Nano and NX have VDD_IN for all of the module, AGX Orin has no such rail.
+the kernel's hwmon/ina3221.rst and thermal/sysfs-api.rst. The rails differ between boards: Orin Nano
+and NX have VDD_IN for the whole module, AGX Orin has no such rail.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHOLE_BOARD = "VDD_IN"
 
 
 def is_tegra(root: Path) -> bool:
-    """Whether the box has one of NVIDIA's systems on a chip, by its device tree."""
+    """Whether the device tree names one of NVIDIA's systems on a chip."""
     return "nvidia,tegra" in (text_of(root / "proc/device-tree/compatible") or "")
 
 
@@ -40,10 +40,10 @@ def nvp_model(root: Path) -> str | None:
 
 
 def rails(root: Path) -> Iterator[tuple[str, float]]:
-    """Names of the INA3221 sensors' rails and the watts they carry.
+    """The rails of the INA3221 sensors: their names and watts.
 
-    By hwmon/ina3221.rst: millivolts in `in<n>_input`, milliamperes in `curr<n>_input`; the
-    channel of the shunts' sum is none.
+    By hwmon/ina3221.rst, millivolts are in `in<n>_input` and milliamperes in `curr<n>_input`. The
+    channel with the sum of the shunts is not a rail.
     """
     for sensor in sorted((root / "sys/class/hwmon").glob("hwmon*")):
         if text_of(sensor / "name") != "ina3221":
@@ -57,7 +57,7 @@ def rails(root: Path) -> Iterator[tuple[str, float]]:
 
 
 def board_watts(root: Path) -> float | None:
-    """What a Jetson's module draws: its input rail, or the sum of the rails it has."""
+    """The power of a Jetson's module, in watts: its input rail, or the sum of its rails."""
     found = dict(rails(root))
     if _WHOLE_BOARD in found:
         return found[_WHOLE_BOARD]
@@ -65,9 +65,10 @@ def board_watts(root: Path) -> float | None:
 
 
 def over_current_events(root: Path) -> int | None:
-    """How often the module was held back for drawing too much, since it was switched on.
+    """How often the module was throttled for over-current since it was switched on.
 
-    Told for people; single events are common under load, and mark no profile stale.
+    The count is only shown to people. Single events are common under load, and do not make profiles
+    stale.
     """
     counts = [
         count
@@ -80,7 +81,7 @@ def over_current_events(root: Path) -> int | None:
 
 
 class WattMeter:
-    """Adds a power sensor's readings up to an energy, between its own looks."""
+    """Integrates a power sensor's readings into an energy, between successive reads."""
 
     def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Read a Jetson's rails below a root."""
@@ -90,7 +91,7 @@ class WattMeter:
         self._read_ns: int | None = None
 
     def read(self) -> tuple[float | None, float | None]:
-        """The watts now and the joules so far, or None for both."""
+        """The current watts and the joules so far, or None for both."""
         watts = board_watts(self._root)
         if watts is None:
             return None, None
@@ -102,7 +103,7 @@ class WattMeter:
 
 
 class TegraGpuProbe:
-    """Reads a Jetson's GPU, which shares the memory of its box."""
+    """Reads a Jetson's GPU, which shares the box's memory."""
 
     def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Read below a root."""

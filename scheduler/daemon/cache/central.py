@@ -1,4 +1,4 @@
-"""Writing answers through to a second Redis, which may be far away or absent for days."""
+"""Writes answers through to a second Redis, which may be far away or absent for days."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from scheduler.daemon.cache.shared import redis_key
 
 _AT_ONCE = 32
 _BYTES_AT_ONCE = 256_000
-"""Unless a single answer has more: what is on its way must get through within `_TIMEOUT_S`."""
+"""Most bytes per write, unless a single answer is larger: a write must arrive within `_TIMEOUT_S`.
+"""
 
 _TIMEOUT_S = 5.0
-"""Nobody waits for it, so that a slow way is no reason to hang up."""
+"""Generous, because nobody waits for these writes: a slow link is no reason to hang up."""
 
 
 class CentralCopy:
-    """Answers on their way to a central Redis; when too many wait, the oldest are dropped.
+    """A queue of answers for a central Redis; when it is full, the oldest are dropped.
 
     Args:
-        url: As redis-py takes it.
-        most_bytes: What may wait.
+        url: The Redis, as redis-py takes it.
+        most_bytes: Capacity of the queue.
 
     Attributes:
         link: The connection.
-        written: How many have arrived.
-        dropped: How many gave way, or were refused.
-        waiting_bytes: What waits.
+        written: Number of answers that arrived.
+        dropped: Number of answers that were dropped, expired, or refused by Redis.
+        waiting_bytes: Size of the queue.
     """
 
     def __init__(self, url: str, most_bytes: int) -> None:
-        """Nothing waits."""
+        """The queue is empty."""
         self.link = RedisLink(url, _TIMEOUT_S, self)
         self.written = self.dropped = self.waiting_bytes = 0
         self._most_bytes = most_bytes
@@ -53,14 +54,14 @@ class CentralCopy:
         self._send()
 
     def on_open(self) -> None:
-        """What waited can go."""
+        """Sends what is queued."""
         self._send()
 
     def on_lost(self) -> None:
-        """What was on its way waits again already."""
+        """Nothing to do: answers in flight have already been queued again."""
 
     def on_changed(self, names: Iterable[bytes] | None) -> None:
-        """Nothing is read there, so that no change matters."""
+        """Nothing to do: the central Redis is never read."""
 
     def _take(self) -> tuple[bytes, bytes, int]:
         taken = self._waiting.popleft()
@@ -68,7 +69,7 @@ class CentralCopy:
         return taken
 
     def _next(self, now_ns: int) -> list[tuple[bytes, bytes, int]]:
-        """Some of what waits, without what is too old by now."""
+        """The next answers to write; expired ones are dropped."""
         some: list[tuple[bytes, bytes, int]] = []
         size = 0
         while self._waiting and len(some) < _AT_ONCE:
@@ -97,7 +98,7 @@ class CentralCopy:
 
         def sent(replies: Replies | None) -> None:
             self._sending = False
-            if replies is None:  # lost on the way: they are the first of the next connection
+            if replies is None:  # lost in flight: they go first on the next connection
                 self._waiting.extendleft(reversed(some))
                 self.waiting_bytes += sum(len(value) for _, value, _ in some)
                 return
@@ -110,7 +111,7 @@ class CentralCopy:
         self.link.send(commands, sent)
 
     def status(self) -> dict[str, Any]:
-        """How it is, and what has arrived."""
+        """The state of the link and of the queue."""
         return {
             **self.link.status(),
             "written": self.written,

@@ -1,4 +1,4 @@
-"""What the cache has to know of a class of requests, worked out once for all of them."""
+"""What the cache needs to know about a class of requests, computed once per class."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class CacheClass:
 
     Attributes:
         model: The model's name.
-        digest: Its files.
+        digest: The digest of its files.
         ttl_ns: How long an answer is kept.
-        most_bytes: How large it may be.
-        outputs: What the model gives, by name.
-        variants: Those that may answer.
-        near: The latest frames; None where only the very same input counts.
+        most_bytes: Largest answer that is kept.
+        outputs: The model's outputs, by name.
+        variants: The variants that may answer.
+        near: The latest frames; None if only an identical input counts as a hit.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class CacheClass:
         if rules.near is not None and not kind.exact:
             ((_, dtype, shape),) = specs
             self.near = NearFrames(rules.near, dtype, tuple(shape))
-        # How long texts are may differ within a class: they are a part of each question.
+        # Text lengths may differ within a class, so each key must include the specs.
         self._has_text = any(spec.dtype == STRING for spec in card.signature.inputs)
         shared = None if self._has_text else specs
         question = [FORMAT, kind.model, card.digest, kind.variant, shared]
         self._hasher = blake3(msgpack.packb(question))
 
     def key(self, specs: list[list[Any]], body: Body) -> bytes:
-        """The 256-bit name of a question: of its model, variant, tensors and their bytes."""
+        """The 256-bit key of a request: a hash of model, variant, tensor specs and bytes."""
         hasher = self._hasher.copy()
         if self._has_text:
             hasher.update(msgpack.packb(specs))
@@ -68,17 +68,17 @@ class CacheClass:
 
 
 class CacheClasses:
-    """The classes by kind, as long as the catalog stays as it is."""
+    """The cache classes by request class; forgotten whenever the catalog changes."""
 
     def __init__(self, catalog: Catalog, settings: CacheConfig) -> None:
-        """Knows none yet."""
+        """Knows no classes yet."""
         self._catalog = catalog
         self._settings = settings
         self._known: dict[RequestClass, CacheClass | None] = {}
         self._revision = -1
 
     def of(self, kind: RequestClass, specs: list[list[Any]]) -> CacheClass | None:
-        """The class; None where its answers are never kept."""
+        """The cache class of a request class; None if its answers are never kept."""
         if self._revision != self._catalog.revision:
             self._known.clear()
             self._revision = self._catalog.revision
@@ -98,7 +98,7 @@ class CacheClasses:
         return CacheClass(kind, specs, card, card.cache, self._settings)
 
     def service_ns(self, found: CacheClass) -> int | None:
-        """The 95th percentile of a single run where it is fastest; None where nothing runs it."""
+        """The p95 latency at batch 1 on the fastest target; None if no target runs the model."""
         return min(
             (
                 samples[min(len(samples) - 1, int(_P95 * len(samples)))]
@@ -110,9 +110,9 @@ class CacheClasses:
         )
 
     def may_keep(self, found: CacheClass, target: str, runtime: str) -> bool:
-        """Whether an answer of a target is one of this very model, and no emulated one.
+        """Whether an answer came from this very model, not emulated, and not from a cache.
 
-        What another box had kept is not kept here for as long again.
+        An answer from another box's cache is not kept, because it would live for a second TTL.
         """
         place, _, device = target.partition("/")
         if runtime == "emulated" or device.startswith("cache"):

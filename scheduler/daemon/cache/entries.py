@@ -1,4 +1,4 @@
-"""One kept answer, and the bytes that stand for it in a Redis that anybody may have written to."""
+"""One kept answer, and its encoding in Redis, to which anybody may have written."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from scheduler.errors import InvalidInput
 from scheduler.wire import Body, body_bytes
 
 FORMAT = 1
-"""Changes whenever an older reader could misunderstand what a newer writer wrote."""
+"""Format version; raised whenever an older reader could misread a newer writer's values."""
 
 HEADER_BYTES = 16_000
-"""What a value may have beside its tensors."""
+"""Most bytes that a value may have in addition to its tensors."""
 
 _OVERHEAD_BYTES = 1_000
-"""What an entry takes in memory apart from its tensors, about."""
+"""Approximate memory of an entry in addition to its tensors."""
 
 _LONGEST_NAME = 200
 
 
 class BadValue(ValueError):
-    """What was read is not an answer to the question; the message says why."""
+    """A value is not an answer to the request; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer.
+    """A kept answer.
 
     Attributes:
         specs: `[name, dtype, shape]` of its tensors, without a batch dimension.
         body: Its packed tensors, in memory of their own.
-        variant: The model's variant that gave it.
-        runtime: What ran that.
+        variant: The model's variant that produced it.
+        runtime: The runtime that ran the variant.
     """
 
     specs: list[list[Any]]
@@ -47,7 +47,7 @@ class Kept:
 
     @property
     def size(self) -> int:
-        """What it takes in memory, in bytes."""
+        """Approximate memory use, in bytes."""
         return len(self.body) + _OVERHEAD_BYTES
 
 
@@ -61,16 +61,16 @@ def pack(key: bytes, kept: Kept) -> bytes:
 def unpack(
     key: bytes, value: bytes, outputs: Mapping[str, TensorSpec], variants: frozenset[str]
 ) -> Kept:
-    """The answer that a value holds.
+    """Decodes and checks a value from Redis.
 
     Args:
-        key: What was asked for; a value under another's key is refused.
+        key: The key of the request; a value that was packed under another key is refused.
         value: Any bytes at all.
-        outputs: What the model gives, by name.
-        variants: Those of which an answer is welcome.
+        outputs: The model's outputs, by name.
+        variants: The acceptable variants.
 
     Raises:
-        BadValue: It holds none, or none to this question.
+        BadValue: The value is not an answer, or not to this request.
     """
     try:
         fields = msgpack.unpackb(value, max_ext_len=0)
@@ -92,7 +92,7 @@ def unpack(
 
 
 def _checksum(key: bytes, fields: list[Any], body: bytes | memoryview) -> int:
-    """Tells what broke on its way, not what was forged: see docs/cache.md."""
+    """A checksum against corruption, not against forgery: see docs/cache.md."""
     digest = xxhash.xxh3_64(key)
     digest.update(msgpack.packb(fields))
     digest.update(body)

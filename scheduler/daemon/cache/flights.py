@@ -1,4 +1,4 @@
-"""Questions under way, and who waits for the answer of each."""
+"""Requests in flight, and the callers that wait for the answer of each."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from scheduler.daemon.submission import Answer, Submission
 
 
 class Stage(Enum):
-    """How far a flight has come."""
+    """The stage of a flight."""
 
     LOOKING = auto()
-    """Redis is asked for the answer."""
+    """Looking the answer up in Redis."""
     CLAIMING = auto()
-    """Redis had none, and is asked whether another box is at it."""
+    """Redis had no answer; trying to claim the request, unless another box has."""
     WAITING = auto()
-    """Another box is."""
+    """Another box has claimed the request; waiting for its answer."""
     READING_AGAIN = auto()
-    """The other box has written something."""
+    """The other box has written something; reading it."""
     DUE = auto()
-    """It goes to the driver with the next turn of the loop."""
+    """Goes to the driver in the next turn of the loop."""
     RUNNING = auto()
     """The driver has it."""
     ENDED = auto()
-    """Everybody was answered, or has gone on alone."""
+    """Every caller was answered, or continues in a flight of its own."""
 
 
 class Held:
-    """A request that the cache will answer, or has sent on.
+    """A request that the cache will answer, or has passed on.
 
     Attributes:
-        id: What `cancel` names it by; below 0.
-        submission: What was asked.
-        reply: Where its answer goes, once.
-        arrived_ns: When it was asked.
-        flight: What it waits for.
+        id: Its id for `cancel`; negative.
+        submission: The request.
+        reply: Called once, with the answer.
+        arrived_ns: When it arrived.
+        flight: The flight that it waits for.
     """
 
     __slots__ = ("arrived_ns", "flight", "id", "reply", "submission")
 
     def __init__(self, id_: int, submission: Submission, arrived_ns: int) -> None:
-        """Waits for nothing yet."""
+        """Belongs to no flight yet."""
         self.id = id_
         self.submission = submission
         self.reply: Callable[[Answer], None] = submission.reply
@@ -52,18 +52,18 @@ class Held:
 
 
 class Flight:
-    """One question, asked once for all who want to know.
+    """One execution shared by all callers of the same request.
 
     Attributes:
-        kind: What is known of such questions.
-        key: Its name.
-        leader: Whose submission runs; None once that caller went away while others still wait.
-        submission: What runs.
-        followers: Who else gets its answer, in the order in which they came.
-        stage: How far it is.
+        kind: The cache class of the request.
+        key: Its key.
+        leader: The caller whose submission runs; None once it went away while others still wait.
+        submission: The submission that runs.
+        followers: The other callers that get its answer, in order of arrival.
+        stage: Its stage.
         driver_id: The driver's id for it, once it runs.
-        claimed: Whether other boxes may wait for this one.
-        blocks: The frame's block means, where near frames count.
+        claimed: Whether this box holds the claim, so that other boxes may wait for it.
+        blocks: The frame's block means, if near frames count.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class Flight:
     )  # fmt: skip
 
     def __init__(self, kind: CacheClass, key: bytes, leader: Held, blocks: Blocks | None) -> None:
-        """Due, with nobody behind the leader."""
+        """Due, without followers."""
         self.kind = kind
         self.key = key
         self.leader: Held | None = leader
@@ -87,9 +87,8 @@ class Flight:
     def serves(self, other: Submission) -> bool:
         """Whether another request loses nothing by waiting for this one.
 
-        It would where this one may be served later than the other could: a later deadline,
-        lower priority or weight, a run that goes on after the deadline, or inputs that may be
-        made smaller.
+        It would lose if this one has a later deadline, a lower priority or weight, may run past its
+        deadline, or allows its inputs to be shrunk, where the other does not.
         """
         own = self.submission
         return (
@@ -101,15 +100,15 @@ class Flight:
         )
 
     def add(self, held: Held) -> None:
-        """Lets a request wait for this one's answer."""
-        held.submission.body = self.submission.body  # the same bytes, held once
+        """Adds a request that waits for this flight's answer."""
+        held.submission.body = self.submission.body  # the same bytes, kept once
         held.flight = self
         self.followers.append(held)
 
     def remove(self, held: Held) -> None:
-        """Takes out one who no longer waits.
+        """Removes a caller that no longer waits.
 
-        What a leader asked for still stands: it serves all the others. No other one need do that.
+        A leader's submission keeps running: it serves all followers, while no other one need do so.
         """
         if held is self.leader:
             self.leader = None
@@ -118,5 +117,5 @@ class Flight:
 
     @property
     def callers(self) -> list[Held]:
-        """All who wait, the leader first."""
+        """All waiting callers, the leader first."""
         return ([] if self.leader is None else [self.leader]) + self.followers

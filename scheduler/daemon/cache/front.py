@@ -1,4 +1,4 @@
-"""The cache in front of the driver: answers what it can, and sends on all else."""
+"""The cache in front of the driver: it answers what it can, and passes the rest on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ResultCache:
     """Takes requests in the driver's place.
 
     Args:
-        driver: Runs what has to run.
+        driver: Runs the requests that the cache can't answer.
         settings: What may be kept, and where.
     """
 
@@ -61,7 +61,7 @@ class ResultCache:
     # -- beginning and end
 
     def open(self) -> None:
-        """Connects to what is configured, in the background."""
+        """Connects to the configured Redis servers, in the background."""
         links: list[RedisLink] = []
         if self._lookups is not None:
             links.append(self._lookups.shared.link)
@@ -70,7 +70,7 @@ class ResultCache:
         self._tasks = [self._loop.create_task(link.keep_connected()) for link in links]
 
     def settle(self) -> None:
-        """Sends on whatever waits for Redis, so that all that is held is the driver's to drain."""
+        """Passes on all requests that wait for Redis, so that the driver can drain them."""
         self._closing = True
         if self._lookups is not None:
             self._lookups.end_all()
@@ -83,7 +83,7 @@ class ResultCache:
     # -- requests
 
     def submit(self, submissions: list[Submission]) -> list[int]:
-        """Takes requests in, in this order; their ids. Each is answered exactly once."""
+        """Submits requests in this order and returns their ids; each is answered exactly once."""
         now_ns = self._driver.clock_ns()
         onward: list[tuple[int, Submission, Flight | None]] = []
         ids = [0] * len(submissions)
@@ -108,7 +108,7 @@ class ResultCache:
         return ids
 
     def cancel(self, request_id: int) -> None:
-        """Ends a request as cancelled, if it has not ended; others who want the same get it."""
+        """Cancels a request, unless it has ended; others that share its flight still get it."""
         if request_id >= 0:
             self._driver.cancel(request_id)
             return
@@ -127,7 +127,7 @@ class ResultCache:
         self._reply(held, Answer(Outcome.CANCELLED, "the caller cancelled", {}))
 
     def _kind_of(self, submission: Submission) -> CacheClass | None:
-        """What is known of such requests; None where this one is not for the cache."""
+        """The cache class of a request; None if the request bypasses the cache."""
         kind = self._classes.of(submission.kind, submission.specs)
         if kind is None:
             self._counts.skipped.model += 1
@@ -140,7 +140,7 @@ class ResultCache:
     def _begin(
         self, kind: CacheClass, submission: Submission, now_ns: int
     ) -> tuple[Held | None, Flight | None]:
-        """Answers a request, or holds it; with the flight that it has to lead, if it has to."""
+        """Answers a request, or holds it; returns it if held, and the flight that it leads."""
         key = kind.key(submission.specs, submission.body)
         kept = self._memory.get(key, now_ns)
         if self._give(kept, submission, now_ns, TARGET):
@@ -160,7 +160,7 @@ class ResultCache:
         if flight is not None and flight.serves(submission):
             flight.add(held)
             return held, None
-        # One that is more urgent than what is under way goes its own way, and leads the next.
+        # A request more urgent than the one in flight leads a flight of its own.
         flight = self._flights[key] = Flight(kind, key, held, blocks)
         return held, flight
 
@@ -184,7 +184,7 @@ class ResultCache:
             self._counts.hits.redis += not elsewhere
             self._reply(held, answer)
         self._release(flight)
-        if not self._flushing:  # many answers may have come with one read
+        if not self._flushing:  # one read may have brought many answers
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -195,7 +195,7 @@ class ResultCache:
     # -- the driver
 
     def _go_on(self, flight: Flight) -> None:
-        """Has a flight run, together with others of this turn of the loop."""
+        """Sends a flight to the driver, together with others of this turn of the loop."""
         flight.stage = Stage.DUE
         if not self._due:
             self._loop.call_soon(self._send_due)
@@ -217,7 +217,7 @@ class ResultCache:
         flight.submission.reply = partial(self._on_answer, flight)
 
     def _on_answer(self, flight: Flight, answer: Answer) -> None:
-        if flight.stage is Stage.ENDED:  # all who asked went away
+        if flight.stage is Stage.ENDED:  # all callers went away
             self._release(flight)
             return
         self._end(flight)
@@ -229,7 +229,7 @@ class ResultCache:
         keeps = self._keeps(flight, answer, len(body))
         kept: Kept | None = None
         if keeps or flight.followers:
-            # The body is a part of its whole batch's, which would stay in memory with it.
+            # The body is a slice of the whole batch's buffer, which it would keep in memory.
             own = memoryview(bytes(body))
             kept = Kept(specs, own, answer.offer.variant, answer.offer.runtime)
         if flight.leader is not None:
@@ -251,28 +251,28 @@ class ResultCache:
             self._reply(held, hit)
 
     def _fail(self, flight: Flight, answer: Answer) -> None:
-        """The leader hears how it went; the others, who have more time, go on by themselves."""
+        """Tells the leader; followers, who may have more time, continue in flights of their own."""
         self._release(flight)
         if flight.leader is not None:
             self._reply(flight.leader, answer)
         for held in flight.followers:
-            if self._closing:  # the driver takes no more; a client tries elsewhere
+            if self._closing:  # the driver admits nothing more; the client tries elsewhere
                 self._reply(held, Answer(Outcome.UNAVAILABLE, "the box is shutting down", {}))
             else:
                 self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
 
     def _release(self, flight: Flight) -> None:
-        """Other boxes need not wait for this one."""
+        """Gives back the flight's claim, so that other boxes need not wait for this one."""
         if self._lookups is not None:
             self._lookups.release(flight)
 
     # -- keeping
 
     def _keeps(self, flight: Flight, answer: Answer, size: int) -> bool:
-        """Whether an answer is one to keep, and is not kept yet.
+        """Whether to keep an answer.
 
-        One with notes is none: it did not come about as every other will, for example because
-        its input was made smaller for a slow link.
+        An answer with notes is not kept: it is not what other requests would get, for example
+        because its input was shrunk for a slow link.
         """
         kind, ran = flight.kind, answer.offer
         return (
@@ -300,7 +300,7 @@ class ResultCache:
     # -- answers
 
     def _give(self, kept: Kept | None, submission: Submission, now_ns: int, target: str) -> bool:
-        """Answers with what is kept, if anything is; whether the caller wants it by now."""
+        """Answers with a kept answer, if there is one in time; returns whether it did."""
         answer = None if kept is None else self._hit(kept, submission, now_ns, target)
         if answer is None or not _is_wanted(answer, submission):
             return False
@@ -335,10 +335,10 @@ class ResultCache:
         if self._flights.get(flight.key) is flight:
             del self._flights[flight.key]
 
-    # -- looking in
+    # -- inspection
 
     def status(self) -> dict[str, Any]:
-        """What is kept and what came of it, for people and programs."""
+        """The cache's counters and contents, for people and programs."""
         memory = self._memory
         return {
             **self._counts.describe(),
@@ -353,5 +353,5 @@ class ResultCache:
 
 
 def _is_wanted(answer: Answer, submission: Submission) -> bool:
-    """Whether it is in time, or may be late."""
+    """Whether the answer is in time, or the caller accepts late ones."""
     return answer.outcome is not Outcome.LATE or submission.accept_late

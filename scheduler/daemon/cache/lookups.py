@@ -1,4 +1,4 @@
-"""Asking the shared Redis for an answer, and waiting for another box that is working on it."""
+"""Looks answers up in the shared Redis, and waits for other boxes that are computing them."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from scheduler.daemon.cache.shared import Found, SharedTier
 from scheduler.daemon.driver import Driver
 
 _MOST_ASKING = 1024
-"""How many questions may wait for Redis at once."""
+"""How many flights may wait for Redis at once."""
 
 _WORTH_CLAIMING = 4
-"""A run is claimed where it takes so many times as long as asking Redis does."""
+"""A run is claimed if it takes at least this many times as long as asking Redis."""
 
 _NS_PER_MS = 1_000_000
 
 
 class Lookups:
-    """Questions that wait for Redis; never for longer than their budget has room for.
+    """Flights that wait for Redis, never for longer than their budget allows.
 
     Args:
-        driver: Tells the time, limits and predicted durations.
+        driver: Provides the time and limits.
         settings: Where Redis is.
-        classes: What is known of the models.
-        memory: Where answers from Redis are kept, too.
-        counts: Where is counted what happens.
-        on_end: Told once, for each flight that was begun and not forgotten, the answer if there
-            is one, and whether another box has worked it out just now.
+        classes: The cache classes.
+        memory: Keeps answers from Redis as well.
+        counts: The counters.
+        on_end: Called once for each flight that was begun and not forgotten, with the answer if
+            there is one, and whether another box has just computed it.
 
     Attributes:
-        shared: The Redis.
+        shared: The shared Redis.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Lookups:
         counts: Counts,
         on_end: Callable[[Flight, Kept | None, bool], None],
     ) -> None:
-        """Nothing is asked, and there is no connection yet."""
+        """Not connected yet."""
         self._timeout_s = settings.timeout_ms / 1e3
         self.shared = SharedTier(settings.url, self._timeout_s, self)
         self._driver = driver
@@ -64,10 +64,10 @@ class Lookups:
         self._waiting: dict[bytes, set[Flight]] = {}
         self._claims: set[bytes] = set()
 
-    # -- beginning and end of a question
+    # -- beginning and end of a lookup
 
     def begin(self, flight: Flight) -> bool:
-        """Asks for the answer; False where that is not possible, or would take too long."""
+        """Starts a lookup; returns False if it is not possible, or would take too long."""
         full = self._asking_bytes + len(flight.submission.body) > self._driver.core.limits.bytes
         if not self.shared.link.open or full or len(self._asking) >= _MOST_ASKING:
             self._counts.skipped.away += 1
@@ -81,7 +81,7 @@ class Lookups:
         return True
 
     def forget(self, flight: Flight) -> None:
-        """Nobody waits for Redis any more."""
+        """Stops a flight's wait for Redis."""
         timer = self._asking.pop(flight, None)
         if timer is not None:
             timer.cancel()
@@ -101,7 +101,7 @@ class Lookups:
         self._unclaim(flight)
 
     def release(self, flight: Flight) -> None:
-        """Says that other boxes need not wait for this one."""
+        """Gives a flight's claim back: other boxes need not wait for this one."""
         if flight.claimed:
             self.shared.release(flight.kind.model, flight.key)
             self._unclaim(flight)
@@ -112,7 +112,7 @@ class Lookups:
             self._claims.discard(flight.key)
 
     def end_all(self) -> None:
-        """Lets all that wait for Redis go on without."""
+        """Ends all lookups; their flights go on without an answer from Redis."""
         for flight in list(self._asking):
             self._finish(flight, None)
 
@@ -136,11 +136,11 @@ class Lookups:
         self._finish(flight, None)
 
     def _spare_ns(self, flight: Flight) -> int:
-        """What is left of the budget once the request has run."""
+        """The budget left once the request has run."""
         service_ns = self._classes.service_ns(flight.kind) or 0
         return flight.submission.deadline_ns - self._driver.clock_ns() - service_ns
 
-    # -- what is asked, and what comes back
+    # -- commands and replies
 
     def _read(self, flight: Flight) -> None:
         kind = flight.kind
@@ -148,16 +148,16 @@ class Lookups:
         self.shared.look_up(kind.model, flight.key, kind.most_bytes + HEADER_BYTES, then)
 
     def _claim(self, flight: Flight) -> bool:
-        """Asks whether another box runs the same; False where a run takes too little for that.
+        """Claims the request, unless another box has; returns False if that is not worthwhile.
 
-        Nor does what came from another box ask: it is likely that very box that has the claim.
+        A request that another box forwarded makes no claim: that box probably has the claim.
         """
         p95_ns, spare_ns = self.shared.link.p95_ns(), self._spare_ns(flight)
         service_ns = self._classes.service_ns(flight.kind) or 0
         worth = p95_ns <= spare_ns // 4 and service_ns >= _WORTH_CLAIMING * p95_ns
         if flight.submission.kind.local or not worth:
             return False
-        if flight.key in self._claims:  # of one with more time, for which it can't wait
+        if flight.key in self._claims:  # held by a flight with more time, too late for this one
             return False
         self._wait(flight, Stage.CLAIMING, spare_ns // 4)
         left_ms = (flight.submission.deadline_ns - self._driver.clock_ns()) // _NS_PER_MS
@@ -170,7 +170,7 @@ class Lookups:
         kept = self._checked(flight, found)
         claimed = found is not None and found.claimed
         if flight.stage is not asked or flight not in self._asking:
-            # It took too long. Those who ask next have the answer; nobody need wait for this box.
+            # Too late for this flight. The answer is kept for the next; a claim is not needed.
             if claimed:
                 self.shared.release(flight.kind.model, flight.key)
             return
@@ -182,7 +182,7 @@ class Lookups:
         elif found is not None and asked is Stage.LOOKING and self._claim(flight):
             return
         elif asked is Stage.CLAIMING and claimed is False and self.shared.link.tracks:
-            # Redis will tell when the other box has written an answer, or gives its claim back.
+            # Redis notifies when the other box has written an answer, or gives its claim back.
             wait_ns = self._spare_ns(flight) // 2
             if found is not None and found.claim_ms is not None:
                 wait_ns = min(wait_ns, found.claim_ms * _NS_PER_MS)
@@ -191,7 +191,7 @@ class Lookups:
             self._finish(flight, None)
 
     def _checked(self, flight: Flight, found: Found | None) -> Kept | None:
-        """The answer in what Redis had, kept in memory for as long as Redis keeps it."""
+        """The valid answer in a reply, also put in memory for as long as Redis keeps it."""
         if found is None or found.value is None:
             return None
         kind = flight.kind
@@ -207,22 +207,22 @@ class Lookups:
         self._memory.put(flight.key, kept, now_ns + min(ttl_ns, kind.ttl_ns), now_ns)
         return kept
 
-    # -- what the link tells
+    # -- events of the link
 
     def on_open(self) -> None:
-        """Nothing to do: what was removed while it was away leaves memory when its time ends.
+        """Nothing to do: answers removed while the link was down leave memory when they expire.
 
-        To forget everything instead would take the box's answers from it whenever the link is
-        lost, which happens first to a box that is overloaded.
+        Clearing the memory instead would cost the box its answers whenever the link is lost, which
+        happens first to an overloaded box.
         """
 
     def on_lost(self) -> None:
-        """Nobody would tell any more what another box has written."""
+        """Ends the waits for other boxes: nobody would notify this one of their answers."""
         for flight in [flight for waiting in self._waiting.values() for flight in waiting]:
             self._finish(flight, None)
 
     def on_changed(self, keys: Iterable[bytes] | None) -> None:
-        """Others have written or removed answers; None: any of them."""
+        """Others have written or removed these answers; None means possibly all of them."""
         if keys is None:
             self._memory.clear()
             return
@@ -232,7 +232,7 @@ class Lookups:
             self._read_again(key)
 
     def on_released(self, keys: Iterable[bytes]) -> None:
-        """Other boxes have given claims back, with an answer or without."""
+        """Other boxes have given claims back, with or without an answer."""
         for key in keys:
             self._read_again(key)
 
@@ -241,10 +241,10 @@ class Lookups:
             self._wait(flight, Stage.READING_AGAIN, self._spare_ns(flight) // 4)
             self._read(flight)
 
-    # -- looking in
+    # -- inspection
 
     def status(self) -> dict[str, Any]:
-        """How Redis is."""
+        """The state of Redis and the link to it."""
         return {
             **self.shared.link.status(),
             "invalidation": self.shared.link.tracks,

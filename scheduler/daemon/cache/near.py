@@ -1,4 +1,4 @@
-"""Frames that are nearly the same as one that was answered a moment ago."""
+"""Recognises frames that are nearly identical to one answered a moment ago."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Blocks = NDArray[np.float64]
 class NearFrames:
     """The latest answered frames of one class of requests, as the means of their blocks.
 
-    Their answers are in memory with all others: bounded as they are, and gone when those are.
+    Their answers are ordinary entries of the memory tier, and can be evicted from it.
 
-    A frame is near another one where the mean of no block differs by more than the model's
-    owner allows. Only frames that were really run are remembered, so that answers can't drift:
-    the bound holds against the frame that the answer belongs to, however long the chain.
+    A frame is near another one if no block mean differs by more than the model's owner allows.
+    Only frames that were really run are remembered, so answers can't drift: the bound holds
+    against the frame that the answer belongs to, however long the chain.
 
     Args:
         rules: What the model's owner allows.
-        dtype: Of the model's one input.
+        dtype: The dtype of the model's one input.
         shape: Its shape, without a batch dimension.
     """
 
@@ -51,7 +51,7 @@ class NearFrames:
         return np.asarray(means, np.float64).ravel()
 
     def find(self, blocks: Blocks, now_ns: int) -> bytes | None:
-        """The key of a frame that is near enough and not too old; the latest one."""
+        """The key of the latest frame that is near enough, unless that frame has expired."""
         if self._means is None:
             return None
         with np.errstate(invalid="ignore"):  # a frame with NaN in it is near nothing
@@ -59,13 +59,13 @@ class NearFrames:
         places = [int(place) for place in np.flatnonzero(near)]
         if not places:
             return None
-        # Behind the place of the latest comes that of the oldest.
+        # In the ring, the place after the latest holds the oldest.
         latest = max(places, key=lambda place: (place - self._latest - 1) % _REMEMBERED)
         found = self._keys[latest]
         return found[1] if found is not None and now_ns < found[0] else None
 
     def add(self, blocks: Blocks, key: bytes, now_ns: int) -> None:
-        """Remembers under which key the answer to a frame is kept."""
+        """Remembers the key under which the answer to a frame is kept."""
         if self._means is None:
             self._means = np.full((_REMEMBERED, len(blocks)), np.nan)
         self._latest = (self._latest + 1) % _REMEMBERED
@@ -86,7 +86,7 @@ def _means(of: NDArray[Any], axis: int, cuts: list[int]) -> NDArray[Any]:
 
 
 def _sum_dtype(dtype: np.dtype[Any], count: int) -> Any:
-    """The narrowest dtype that holds sums of so many; the wider ones take ten times as long."""
+    """The narrowest dtype that holds sums of `count` values; wider ones take ten times as long."""
     if dtype.kind == "f":
         return np.float32 if dtype.itemsize < 8 else np.float64
     if dtype.itemsize > 2 or count > 1 << 15:
@@ -95,11 +95,11 @@ def _sum_dtype(dtype: np.dtype[Any], count: int) -> Any:
 
 
 def _largest_two(shape: tuple[int, ...]) -> list[int]:
-    """The axes along which a frame extends; what is left, such as colours, is never averaged."""
+    """The two longest axes of a frame; other axes, such as colours, are never averaged."""
     return sorted(sorted(range(len(shape)), key=lambda axis: -shape[axis])[:2])
 
 
 def _cuts(size: int, blocks: int) -> list[int]:
-    """Where each of the blocks of an axis begins, and where the last one ends."""
+    """Where each block of an axis begins, and where the last one ends."""
     blocks = min(size, blocks)
     return [place * size // blocks for place in range(blocks + 1)] if blocks else []

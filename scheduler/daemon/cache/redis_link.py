@@ -1,10 +1,10 @@
-"""A connection to a Redis on which requests never wait for long.
+"""A connection to Redis on which requests never wait for long.
 
-Commands of all requests share one connection and are pipelined: each turn of the event loop is
-one write. The link is its own circuit breaker: what has gone unanswered for too long closes it,
-nobody asks it while it is closed, and it is opened again in the background, after a pause that
-grows. redis-py speaks the protocol; its client and pool are not used because they wait for the
-answer to one command, or one pipeline, before they send the next on a connection.
+Commands of all requests share one connection and are pipelined: each turn of the event loop is one
+write. The link is its own circuit breaker: a command that goes unanswered for too long closes it,
+nobody uses it while it is closed, and it is reopened in the background with a growing backoff.
+redis-py encodes the protocol; its client and pool are not used because they wait for the answer to
+one command, or one pipeline, before they send the next on a connection.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from scheduler.daemon.figures import milliseconds
 
 
 class RedisListener(Protocol):
-    """Who hears what becomes of a link."""
+    """Receives the events of a link."""
 
     def on_open(self) -> None:
-        """It takes commands."""
+        """The link takes commands."""
 
     def on_lost(self) -> None:
-        """It no longer does; every `OnReplies` has been called."""
+        """The link no longer takes commands; every `OnReplies` has been called."""
 
     def on_changed(self, names: Iterable[bytes] | None) -> None:
-        """Keys that were read over the link have changed; None: any of them may have."""
+        """Keys that were read over the link have changed; None means that any may have."""
 
 
 Replies = list[Any]
-"""What Redis said to each command: its value, or a `ResponseError`."""
+"""The reply to each command: its value, or a `ResponseError`."""
 
 OnReplies = Callable[["Replies | None"], None]
-"""Called exactly once; with None where the link was lost before Redis had answered."""
+"""Called exactly once; with None if the link was lost before Redis answered."""
 
 _CONNECT_S = 2.0
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 100_000_000, 5_000_000_000
 _OF_USE_S = 10.0
-"""A link that lasted so long was of use: its loss is a first failure again."""
+"""After a link has lasted this long, its loss counts as a first failure again."""
 
 _IDLE_S = 1.0
 _GRACE_S = 0.002
@@ -66,18 +66,18 @@ class _Sent(NamedTuple):
 
 
 class RedisLink:
-    """The connection, made anew whenever it is lost.
+    """The connection, re-established whenever it is lost.
 
     Args:
-        url: As redis-py takes it.
-        timeout_s: After how long without an answer it counts as lost.
-        listener: Hears what becomes of it.
+        url: The Redis, as redis-py takes it.
+        timeout_s: How long an answer may take before the link counts as lost.
+        listener: Receives the events of the link.
 
     Attributes:
         open: Whether it takes commands.
-        tracks: Whether the listener is told of changes; servers before Redis 6 don't tell.
+        tracks: Whether the server notifies of changes; servers before Redis 6 do not.
         losses: How often it was lost.
-        problem: Why it is not open; empty where it is.
+        problem: Why it is not open; empty while it is.
     """
 
     def __init__(self, url: str, timeout_s: float, listener: RedisListener) -> None:
@@ -98,7 +98,7 @@ class RedisLink:
         self._latency_ns: deque[int] = deque(maxlen=_SAMPLES)
 
     def status(self) -> dict[str, Any]:
-        """Where it leads and how it is, without secrets."""
+        """The link's URL and state, without secrets."""
         return {
             "url": without_secrets(self._url),
             "open": self.open,
@@ -108,16 +108,16 @@ class RedisLink:
         }
 
     def p95_ns(self) -> int:
-        """The 95th percentile of the latest answers' times, in nanoseconds."""
+        """The p95 response time of recent commands, in nanoseconds."""
         ordered = sorted(self._latency_ns)
         return ordered[int(0.95 * len(ordered))] if ordered else int(self._timeout_s * 1e9)
 
     def has_room(self) -> bool:
-        """Whether it takes large commands; not so where Redis is slow to take earlier ones."""
+        """Whether it takes large commands; False while too many bytes are unanswered."""
         return self.open and self._unanswered_bytes < _UNANSWERED_BYTES
 
     def send(self, commands: Sequence[Sequence[Any]], on_replies: OnReplies) -> None:
-        """Sends commands with the next write; in order with all others."""
+        """Sends commands with the next write, in order with all others."""
         if not self.open or self._connection is None:
             on_replies(None)
             return
@@ -130,7 +130,7 @@ class RedisLink:
         self._busy.set()
 
     async def keep_connected(self) -> None:
-        """Connects, and connects again when the link was lost, until cancelled."""
+        """Connects, and reconnects whenever the link is lost, until cancelled."""
         backoff = Backoff(_FIRST_PAUSE_NS, _LONGEST_PAUSE_NS)
         while True:
             opened_s = self._loop.time()
@@ -144,7 +144,7 @@ class RedisLink:
             except asyncio.CancelledError:
                 await self._lose("closed")
                 raise
-            except Exception as error:  # whatever it is, the box can do without its cache
+            except Exception as error:  # the box can do without its cache
                 reason = str(error) or type(error).__name__
                 if self.open or reason != self.problem:
                     log.warning("cache away", url=without_secrets(self._url), reason=reason)
@@ -154,7 +154,7 @@ class RedisLink:
             await asyncio.sleep(backoff.next_ns() / 1e9)
 
     async def _connect_in_time(self) -> None:
-        """Not `asyncio.wait_for`, which before Python 3.12 may overlook that it was cancelled."""
+        """Connects within `_CONNECT_S`; `asyncio.wait_for` may miss a cancel before Python 3.12."""
         connecting = self._loop.create_task(self._connect())
         try:
             await asyncio.wait({connecting}, timeout=_CONNECT_S)
@@ -165,10 +165,10 @@ class RedisLink:
             connecting.cancel()
 
     async def _connect(self) -> None:
-        """Opens the link once the server has answered as fast as it has to.
+        """Opens the link once the server has answered a ping within the timeout.
 
         Raises:
-            RedisError, OSError: It is not there, refuses, or is too slow.
+            RedisError, OSError: The server is not there, refuses, or is too slow.
         """
         try:
             await self._greet(protocol=3)
@@ -198,8 +198,8 @@ class RedisLink:
         connection = self._connection = pool.make_connection()
         await connection.connect()
         self.tracks = False
-        # It is only in the parser's reach, as in redis-py's own synchronous client. The parser of
-        # the protocol's version 2, which a URL may ask for, has none.
+        # Only the parser can set the handler, as in redis-py's own synchronous client. The parser
+        # of protocol version 2, which a URL may ask for, has none.
         set_handler = getattr(connection._parser, "set_invalidation_push_handler", None)
         if set_handler is not None:
             set_handler(self._on_push)
@@ -221,10 +221,10 @@ class RedisLink:
         self._listener.on_changed(message[1])
 
     async def _serve(self) -> None:
-        """Sends and receives until something is wrong.
+        """Sends and receives until an error occurs.
 
         Raises:
-            RedisError, OSError: What was wrong.
+            RedisError, OSError: The error.
         """
         assert self._connection is not None
         work = [
@@ -265,10 +265,10 @@ class RedisLink:
             sent.on_replies(replies)
 
     async def _watch(self) -> None:
-        """Notices a server that no longer answers, even where nobody asks.
+        """Notices when the server stops answering; pings it while the link is idle.
 
         Raises:
-            RedisError: It does not.
+            RedisError: The server did not answer in time.
         """
         while True:
             timer = self._loop.call_later(_IDLE_S, self._busy.set)
@@ -280,7 +280,7 @@ class RedisLink:
             while self._awaited:
                 oldest = self._awaited[0]
                 await asyncio.sleep(self._timeout_s)
-                # After a pause of this very process the answer may be here and not yet read.
+                # If this process was itself paused, the answer may have arrived but not been read.
                 await asyncio.sleep(_GRACE_S)
                 if self._awaited and self._awaited[0] is oldest:
                     raise RedisError(f"no answer within {self._timeout_s * 1e3:g} ms")

@@ -1,4 +1,4 @@
-"""The answers in a Redis that boxes share, and who of them is working on which."""
+"""The answers in a Redis that boxes share, and the claims of boxes that are computing one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Found:
     """What Redis has under a key.
 
     Attributes:
-        value: The bytes, which may be anything; None where there are none.
-        ttl_ms: How long it stays there; None where it stays.
-        claimed: Whether the claim on the key is this box's by now; None where Redis would not say.
-        claim_ms: How long it lasts; None where it has no end.
+        value: The bytes, which may be anything; None if there are none.
+        ttl_ms: Remaining time to live of the value; None if it does not expire.
+        claimed: Whether this box got the claim on the key; None if Redis refused to say.
+        claim_ms: Remaining time of the claim; None if it does not expire.
     """
 
     value: bytes | None
@@ -38,32 +38,32 @@ class Found:
 
 
 OnFound = Callable[["Found | None"], None]
-"""Called exactly once; with None where Redis did not answer."""
+"""Called exactly once; with None if Redis did not answer."""
 
 
 def redis_key(model: str, key: bytes) -> bytes:
-    """Where an answer lies: legible, so that people can look at, and remove, those of a model."""
+    """The Redis key of an answer; readable, so that people can list and remove a model's."""
     return b"%s%s:%s" % (_PREFIX, model.encode(), key.hex().encode())
 
 
 class SharedListener(RedisListener, Protocol):
-    """Hears of answers and claims, by key."""
+    """Receives changes of answers and claims, by key."""
 
     def on_released(self, keys: Iterable[bytes]) -> None:
-        """Claims were given back, or have ended."""
+        """Claims were given back, or have expired."""
 
 
 class SharedTier:
-    """Answers, and claims to be the one box that works on a question.
+    """Shared answers, and claims by which one box reserves the computation of an answer.
 
     Args:
-        url: As redis-py takes it.
-        timeout_s: After how long without an answer it counts as away.
-        listener: Hears when it comes and goes, and which answers and claims have changed.
+        url: The Redis, as redis-py takes it.
+        timeout_s: How long a reply may take before Redis counts as lost.
+        listener: Receives the events of the link, and changes of answers and claims.
 
     Attributes:
         link: The connection.
-        refused: How many answers Redis did not take: full, away, or too slow.
+        refused: Number of answers not stored because Redis refused them or was too slow.
     """
 
     def __init__(self, url: str, timeout_s: float, listener: SharedListener) -> None:
@@ -74,7 +74,7 @@ class SharedTier:
         self._me = f"{os.uname().nodename} {os.getpid()} {secrets.token_hex(4)}"
 
     def look_up(self, model: str, key: bytes, most_bytes: int, on_found: OnFound) -> None:
-        """Reads what is under a key, no more of it than an answer may have."""
+        """Reads the value under a key, up to the largest size of an answer."""
         name = redis_key(model, key)
 
         def read(replies: Replies | None) -> None:
@@ -85,7 +85,7 @@ class SharedTier:
     def claim(
         self, model: str, key: bytes, most_bytes: int, for_ms: int, on_found: OnFound
     ) -> None:
-        """Claims a question, and reads again what may have come since."""
+        """Claims a key, and reads its value again in case it has been written since."""
         name = redis_key(model, key)
         lease_ms = max(1, min(for_ms, _LONGEST_CLAIM_MS))
 
@@ -102,21 +102,21 @@ class SharedTier:
 
         claim = _CLAIM + name
         take = ("SET", claim, self._me, "NX", "PX", lease_ms)
-        # Redis tells of what becomes of a claim because it was read.
+        # PTTL reads the claim, so Redis will notify of changes to it.
         self.link.send([take, ("PTTL", claim), *_read(name, most_bytes)], read)
 
     def release(self, model: str, key: bytes) -> None:
-        """Gives a claim of this box back, where there will be no answer."""
+        """Gives a claim of this box back when there will be no answer."""
         self.link.send([("DEL", _CLAIM + redis_key(model, key))], _ignore)
 
     def store(self, model: str, key: bytes, value: bytes, ttl_ms: int, claimed: bool) -> None:
-        """Writes an answer, where the link has room, and gives the claim back."""
+        """Writes an answer, if the link has room, and gives the claim back."""
         name = redis_key(model, key)
         commands: list[tuple[Any, ...]] = []
         if self.link.has_room():
             commands.append(("SET", name, value, "PX", ttl_ms))
             if self.link.tracks:
-                # Redis tells of changes to keys that were read, so it is read, at no great cost.
+                # Redis notifies only of changes to keys that were read; this read is cheap.
                 commands.append(("EXISTS", name))
         else:
             self.refused += 1
@@ -128,18 +128,18 @@ class SharedTier:
     def _on_stored(self, replies: Replies | None) -> None:
         self.refused += replies is not None and isinstance(replies[0], ResponseError)
 
-    # -- what the link tells
+    # -- events of the link
 
     def on_open(self) -> None:
-        """It has come, or come back."""
+        """The link is open."""
         self._listener.on_open()
 
     def on_lost(self) -> None:
-        """It is away."""
+        """The link is lost."""
         self._listener.on_lost()
 
     def on_changed(self, names: Iterable[bytes] | None) -> None:
-        """Names of Redis have changed."""
+        """Sorts changed Redis keys into answers and claims."""
         if names is None:
             self._listener.on_changed(None)
             return
@@ -149,7 +149,7 @@ class SharedTier:
 
 
 def _read(name: bytes, most_bytes: int) -> list[tuple[Any, ...]]:
-    """One byte more than may be, to notice that there is more."""
+    """Commands that read a value and its TTL; one byte too many, to notice an oversized value."""
     return [("GETRANGE", name, 0, most_bytes), ("PTTL", name)]
 
 
@@ -162,7 +162,7 @@ def _found(replies: Replies) -> Found:
 
 
 def _keys_of(names: Iterable[bytes], before: bytes) -> list[bytes]:
-    """The keys in those names that have our prefix, behind something else."""
+    """The cache keys in the names that begin with `before` and our prefix."""
     found = []
     for name in names:
         if name.startswith(before + _PREFIX):

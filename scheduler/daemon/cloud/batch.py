@@ -1,4 +1,4 @@
-"""A batch that was sent to a server."""
+"""A batch sent to a server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LEAST_TIMEOUT_S = 1e-3
 
 @dataclass(slots=True)
 class SentBatch:
-    """A batch that is at a server, or on its way.
+    """A batch in flight to or at a server.
 
     Attributes:
         dispatch: The command that it carries out.
-        requests: Those in it.
+        requests: Its requests.
         sent_ns: When it was sent.
-        in_flight: How many batches were there then, itself included.
-        patience_ns: How long it should take at most, going by what others took.
-        shrunk: Its inputs in a smaller form; None where they go as they are.
-        task: Carries it.
-        timer: Goes off when it is overdue.
+        in_flight: How many batches were in flight then, including itself.
+        patience_ns: How long it should take at most, judging by earlier batches.
+        shrunk: Its inputs in a smaller form; None if they are sent unchanged.
+        task: Sends it and waits for the answer.
+        timer: Fires when it is overdue.
     """
 
     dispatch: Dispatch
@@ -41,33 +41,33 @@ class SentBatch:
 
     @property
     def id(self) -> int:
-        """That of the run."""
+        """The id of the run."""
         return self.dispatch.run_id
 
     @property
     def size_bytes(self) -> int:
-        """Its tensors, as the core counts them."""
+        """The size of its tensors, as the core counts them."""
         return sum([len(each.body) for each in self.requests])
 
     @property
     def deadline_ns(self) -> int:
-        """When the last of its requests has to be answered."""
+        """The latest deadline of its requests."""
         return max([each.deadline_ns for each in self.requests])
 
     def timeout_s(self, late_s: float) -> float:
-        """How long an answer is waited for: at least `late_s` if somebody accepts a late one."""
+        """How long to wait for an answer: at least `late_s` if a caller accepts late results."""
         left_s = (self.deadline_ns - self.sent_ns) / 1e9
         if any(each.accept_late for each in self.requests):
             return max(left_s, late_s)
         return max(left_s, _LEAST_TIMEOUT_S)
 
     async def shrink(self, model: CloudModel) -> None:
-        """Makes its inputs smaller, if they are to be; those that don't fit go as they are."""
+        """Shrinks the inputs if the command says so; inputs that don't fit are sent unchanged."""
         if self.dispatch.form:
             self.shrunk = await model.shrinking.shrunk(self.dispatch.form, self.requests)
 
     def learn(self, model: CloudModel, inferred: Inferred) -> tuple[int, int]:
-        """What went of its tensors, in bytes, and how long making them smaller took and undoing."""
+        """Records the result of shrinking; returns bytes sent and ns spent on it at both ends."""
         if self.shrunk is None:
             return self.size_bytes, 0
         work_ns = self.shrunk.took_ns + inferred.restore_ns
@@ -75,7 +75,7 @@ class SentBatch:
         return inferred.sent, work_ns
 
     def inference(self, model: CloudModel, timeout_s: float, back_ns: int) -> Inference:
-        """What is asked of the server, whose answer needs so long for the way back."""
+        """The call to the server, whose answer takes `back_ns` to come back."""
         if self.shrunk is not None:
             timeout_s = max(_LEAST_TIMEOUT_S, timeout_s - self.shrunk.took_ns / 1e9)
         wanted = [spec.name for spec in model.card.signature.outputs]
@@ -87,7 +87,7 @@ class SentBatch:
         return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s, exact)
 
     def stop(self) -> None:
-        """Waits no longer for it."""
+        """Stops waiting for the batch."""
         if self.timer is not None:
             self.timer.cancel()
         if self.task is not None and self.task is not asyncio.current_task():

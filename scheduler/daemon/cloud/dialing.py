@@ -1,4 +1,4 @@
-"""From a cloud's configuration to an endpoint: addresses, certificates, tokens."""
+"""Makes endpoints from the configuration of a cloud: addresses, certificates, tokens."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from scheduler.daemon.ways.purse import Purse
 from scheduler.tenants import read_secret
 
 ANSWER_BYTES = 256 << 20
-"""The largest answer that is taken from a server."""
+"""The largest answer that is accepted from a server."""
 
 
 def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLink:
-    """The link to the server of a configuration.
+    """The link to a configured server.
 
     Args:
-        config: Where it is, how it is known and what it may cost.
-        driver: Whose target it is to be.
+        config: The server's address, credentials and budgets.
+        driver: The driver that gets it as a target.
         state_dir: Where its spending and its latencies are kept.
 
     Raises:
@@ -47,11 +47,11 @@ def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLin
 
 
 def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
-    """The server of a configuration; to be called on the event loop that it is used on.
+    """The endpoint of a configured server; must be called on the event loop that will use it.
 
     Args:
-        config: Where it is, and how it is known.
-        answer_bytes: The largest answer that is taken.
+        config: The server's address and credentials.
+        answer_bytes: The largest answer that is accepted.
 
     Raises:
         ConfigError: A token or certificate can't be read.
@@ -59,7 +59,7 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
     headers = {name: value.get_secret_value() for name, value in config.headers.items()}
     if config.token_file is not None:
         headers["authorization"] = f"Bearer {token_to_show(config.token_file)}"
-    # Read here once, so that mistakes are said when the box starts.
+    # Read here once, so that mistakes are reported when the box starts.
     context = ssl_context(config) if config.is_secure else None
     if config.url.startswith("http"):
 
@@ -85,7 +85,7 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
 
 
 def token_to_show(path: Path) -> str:
-    """The token that a server asks for.
+    """The token to present to a server.
 
     Raises:
         ConfigError: The file can't be read, or holds something else.
@@ -98,22 +98,23 @@ def token_to_show(path: Path) -> str:
 
 
 def ssl_context(config: CloudConfig) -> ssl.SSLContext:
-    """What handshakes with a server need.
+    """The TLS context for connections to a server.
 
     Raises:
-        ConfigError: A file can't be read, or is no certificate or key.
+        ConfigError: A file can't be read, or is not a certificate or key.
     """
     tls = config.tls
     for path in (tls.ca, tls.cert, tls.key):
         try:
-            _ = _read(path)  # OpenSSL does not say which file it lacks
+            _ = _read(path)  # OpenSSL does not say which file is missing
         except OSError as error:
             told = f"can't be read: {error.strerror}"
             raise ConfigError(f"cloud {config.name!r}", [Problem(f"tls: {path}", told)]) from None
     try:
         context = ssl.create_default_context(cafile=tls.ca)
         if tls.cert is not None:
-            context.load_cert_chain(tls.cert, tls.key, password="")  # it would ask for one
+            # Without a password OpenSSL would prompt for one.
+            context.load_cert_chain(tls.cert, tls.key, password="")
     except (OSError, ssl.SSLError) as error:
         message = f"the certificates can't be used: {error}"
         raise ConfigError(f"cloud {config.name!r}", [Problem("tls", message)]) from None

@@ -1,4 +1,4 @@
-"""What is said to a server of the Open Inference Protocol, however it is carried."""
+"""The interface to a server of the Open Inference Protocol, independent of the transport."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ T = TypeVar("T")
 
 
 class Fault(enum.Enum):
-    """What became of a call that came to nothing."""
+    """Why a call failed."""
 
     REFUSED = "refused"
-    """The server was asked for too much at once, or for too much haste; it ran nothing."""
+    """The server is overloaded, or the deadline is too short for it; it ran nothing."""
 
     EXPIRED = "expired"
-    """The server gave up at the deadline, by its own word."""
+    """The server reported that it gave up at the deadline."""
 
     SILENT = "silent"
     """No answer came in time."""
 
     UNREACHABLE = "unreachable"
-    """There is no connection, or there is none any more, or the server can't serve now."""
+    """There is no connection, or it was lost, or the server can't serve now."""
 
     INVALID = "invalid"
-    """The server says that there is something wrong with the request itself."""
+    """The server reports that the request itself is wrong."""
 
     TOO_LARGE = "too large"
-    """The request is more than the server takes; it ran nothing."""
+    """The request is larger than the server accepts; it ran nothing."""
 
     GONE = "gone"
     """The server has no such model, or not for this box."""
 
     UNKNOWN_CALLER = "unknown caller"
-    """The server does not take the box's token or certificate, or wants one."""
+    """The server rejects the box's token or certificate, or requires one."""
 
     FAILED = "failed"
-    """The server tried and failed, or its answer makes no sense."""
+    """The server tried and failed, or its answer is malformed."""
 
 
 NOT_RUN = frozenset((Fault.REFUSED, Fault.TOO_LARGE, Fault.GONE, Fault.UNKNOWN_CALLER))
-"""What is taken not to cost anything."""
+"""Faults that are assumed to cost nothing."""
 
 ANSWERED = frozenset((Fault.EXPIRED, Fault.INVALID, Fault.FAILED))
-"""What the server itself said, and was done with: it costs no time beyond that."""
+"""Faults reported by a server that has finished with the request: they cost no further time."""
 
 
 class RemoteError(LaxityError):
-    """A call came to nothing.
+    """A call failed.
 
     Attributes:
-        fault: What became of it.
-        retry_after_s: When the server wants to be asked again; None where it does not say.
+        fault: Why it failed.
+        retry_after_s: After how long the server wants a retry; None if it does not say.
         has_gone: Whether anything was sent, or may have been.
     """
 
@@ -79,23 +79,23 @@ class RemoteError(LaxityError):
 
 
 _SHORTEST_SECRET = 8
-"""What is shorter is no key, and may well be a word of the server's own."""
+"""A shorter value is not a key, and may well occur in the server's own words."""
 
 
 class Masked:
-    """Takes out of a server's words what the box shows it as a secret, which some repeat.
+    """Masks the box's secrets in a server's messages, because some servers repeat them.
 
     Args:
-        headers: What goes with every call.
+        headers: The headers of every call.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
-        """Keeps the values, and what they are made of."""
+        """Collects the values and their words."""
         parts = {part for value in headers.values() for part in (value, *value.split())}
         self._secrets = sorted((p for p in parts if len(p) >= _SHORTEST_SECRET), key=len)
 
     def __call__(self, text: str) -> str:
-        """The same text with stars in their place."""
+        """The text with each secret replaced by stars."""
         for secret in reversed(self._secrets):
             text = text.replace(secret, "***")
         return text
@@ -107,8 +107,8 @@ class RemoteTensor:
 
     Attributes:
         name: Its name.
-        datatype: The protocol's.
-        shape: Its sizes, the batch dimension among them; -1 is a free one.
+        datatype: The protocol's datatype.
+        shape: Its shape, including the batch dimension; -1 is a free dimension.
     """
 
     name: str
@@ -121,10 +121,10 @@ class RemoteModel:
     """A model as a server describes it.
 
     Attributes:
-        name: What it is called there.
-        versions: Those that are there, as far as the server says.
-        inputs: What it takes.
-        outputs: What it gives.
+        name: Its name there.
+        versions: Its versions, as far as the server lists them.
+        inputs: Its inputs.
+        outputs: Its outputs.
     """
 
     name: str
@@ -138,10 +138,10 @@ class InputTensor(NamedTuple):
 
     Attributes:
         name: Its name.
-        datatype: The protocol's.
-        shape: Its sizes.
-        parts: Its bytes, in as many parts as they lie in.
-        encoding: What the server has to undo, as text; empty for nothing.
+        datatype: The protocol's datatype.
+        shape: Its shape.
+        parts: Its bytes, possibly in several parts.
+        encoding: The encoding that the server must undo, as text; empty for none.
     """
 
     name: str
@@ -152,12 +152,12 @@ class InputTensor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of all parts, in bytes."""
+        """Total size of the parts, in bytes."""
         return sum(map(len, self.parts))
 
 
 class OutputTensor(NamedTuple):
-    """An output of an answer: the protocol's datatype, its sizes, its bytes."""
+    """An output of an answer: the protocol's datatype, its shape, its bytes."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -166,16 +166,16 @@ class OutputTensor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """An inference to ask for.
+    """A call for an inference.
 
     Attributes:
         model: The model's name there.
-        version: Which version; empty for the server's choice.
-        inputs: The tensors.
-        outputs: The names of the outputs that are wanted.
-        timeout_s: When the answer has to be here, from now.
-        there_s: When it has to leave there, from now.
-        exact: Whether the answer must be one to these very inputs; said to who understands it.
+        version: The version; empty for the server's choice.
+        inputs: The input tensors.
+        outputs: The names of the wanted outputs.
+        timeout_s: Time from now until the answer must be here.
+        there_s: Time from now until the answer must leave the server.
+        exact: Whether the answer must be to exactly these inputs; only for servers that know this.
     """
 
     model: str
@@ -192,12 +192,12 @@ class Inferred:
     """An answer.
 
     Attributes:
-        outputs: By name.
-        sent: How many bytes went.
-        received: How many came.
-        there_ns: How long the server says that it took; None where it says nothing.
-        restore_ns: How much of that it needed to undo the encodings of inputs.
-        notes: What it says of how the outputs came about.
+        outputs: The outputs, by name.
+        sent: Bytes sent.
+        received: Bytes received.
+        there_ns: Time that the server reports to have taken; None if it reports none.
+        restore_ns: Part of that time spent on decoding inputs.
+        notes: The server's notes about the outputs.
     """
 
     outputs: Mapping[str, OutputTensor]
@@ -209,32 +209,32 @@ class Inferred:
 
 
 class Endpoint(Protocol):
-    """One server. Every method raises `RemoteError` alone."""
+    """One server. Its methods raise only `RemoteError`."""
 
     async def live(self, timeout_s: float) -> None:
-        """Returns when the server has answered something small that costs nothing."""
+        """Returns once the server has answered a small call that costs nothing."""
 
     async def extensions(self, timeout_s: float) -> frozenset[str]:
-        """What the server understands beyond the protocol."""
+        """The protocol extensions that the server supports."""
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
         """Describes a model."""
 
     async def infer(self, inference: Inference) -> Inferred:
-        """One inference; when cancelled, the server is told."""
+        """Runs one inference; cancelling it tells the server."""
 
     def reconnect(self) -> None:
-        """Gives up the connections there are, because they lead nowhere."""
+        """Abandons the present connections, because they are dead."""
 
     async def close(self) -> None:
         """Hangs up."""
 
 
 async def apart(call: Coroutine[Any, Any, T]) -> T:
-    """What a call gives, in a task of its own: who gives up a connection cancels its calls.
+    """Awaits a call in a task of its own, because abandoning a connection cancels its calls.
 
     Raises:
-        RemoteError: That happened.
+        RemoteError: The connection was abandoned.
     """
     task = asyncio.ensure_future(call)
     try:
@@ -248,7 +248,7 @@ async def apart(call: Coroutine[Any, Any, T]) -> T:
 
 
 def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What a laxity box says of an answer and no other server does: fields of `Inferred`."""
+    """The fields of `Inferred` that only a laxity box reports."""
     restore_us, shrunk = parameters.get("restore_us"), parameters.get("shrunk")
     return {
         "there_ns": _ns(parameters.get("total_us")),

@@ -1,4 +1,4 @@
-"""What a server can do for the box: which of its models, and how fast at first."""
+"""Finds out which of the box's models a server runs, and how fast at first."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from scheduler.wire import body_bytes
 from workers.link import ModelCard
 
 _TRIALS = 4
-"""Inferences with which a model is first measured; the slowest does not count."""
+"""Number of inferences that first measure a model; the slowest is discarded."""
 
 _FIRST_LOOK_NS, _LONGEST_LOOK_NS = 1_000_000_000, 60_000_000_000
-"""How long at most between looks for models that a server did not have: at first, and ever."""
+"""First and longest pause between checks for models that a server did not have."""
 
 _OF_ALL = frozenset((Fault.UNREACHABLE, Fault.SILENT, Fault.UNKNOWN_CALLER))
-"""What a server that is asked about one model says of all of them."""
+"""Faults that concern the whole server, not just the model that was asked about."""
 
 _PROBES = 5
-"""Round trips that are measured before anything else."""
+"""Number of round trips measured first."""
 
 
 @dataclass
 class FoundModels:
-    """What a server can do for the box.
+    """The box's models at a server.
 
     Attributes:
-        latencies: What is known of the models that it runs, by name.
-        problems: The models that it was to run and does not, and why.
+        latencies: The latencies of the models that it runs, by name.
+        problems: The models that it should run but does not, and why.
     """
 
     latencies: dict[str, Latencies] = field(default_factory=dict)
@@ -50,23 +50,23 @@ class FoundModels:
 
 
 class Finder:
-    """Looks at one server.
+    """Examines one server.
 
     Args:
-        config: The server's.
+        config: The server's configuration.
         endpoint: The server.
-        meter: Told what is seen of the way.
+        meter: Measures the way to it.
         till: Pays for trials.
 
     Attributes:
-        settled_ns: When what was paid for a trial that is under way is settled at the latest; 0
-            while none is.
+        settled_ns: When the payment for the trial in flight will be settled at the latest; 0 while
+            there is none.
     """
 
     def __init__(
         self, config: CloudConfig, endpoint: Endpoint, meter: WayMeter, till: Till
     ) -> None:
-        """Has not looked yet."""
+        """Contacts nothing yet."""
         self.settled_ns = 0
         self._config = config
         self._endpoint = endpoint
@@ -78,11 +78,11 @@ class Finder:
         cards: Mapping[str, ModelCard],
         known: dict[str, dict[int, list[int]]],
     ) -> FoundModels:
-        """Finds out which models the server runs, and how long it takes where nothing is known.
+        """Finds out which models the server runs, and measures those with unknown latency.
 
         Args:
             cards: The models of the box.
-            known: Latencies from an earlier time; those that are measured now are added.
+            known: Latencies measured earlier; new measurements are added.
 
         Raises:
             RemoteError: The server can't be reached, or runs none of the models.
@@ -98,11 +98,11 @@ class Finder:
                 known[card.name] = latencies.measured()
         for name in self._config.models or ():
             if name not in cards:
-                found.problems.append((name, "it is no model of the box"))
+                found.problems.append((name, "the box has no model of that name"))
         if not found.latencies:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in found.problems)
-            text = reasons or "it has none of the names of the box's models"
-            raise RemoteError(Fault.GONE, f"the server runs no model of the box ({text})")
+            text = reasons or "none of its models has the name of one of the box's"
+            raise RemoteError(Fault.GONE, f"the server runs none of the box's models ({text})")
         return found
 
     async def keep_finding(
@@ -110,13 +110,13 @@ class Finder:
         missing: Callable[[], Iterable[ModelCard]],
         on_found: Callable[[Mapping[str, Latencies]], None],
     ) -> None:
-        """Looks now and then for models that were not there, until cancelled.
+        """Checks now and then for models that were missing, until cancelled.
 
         A server that comes back may load its models one after the other, and a box gets new ones.
 
         Args:
-            missing: Says which to look for.
-            on_found: Told those that are there by now, and how long they take.
+            missing: Returns the models to look for.
+            on_found: Called with the latencies of models that have appeared.
         """
         pause = Backoff(_FIRST_LOOK_NS, _LONGEST_LOOK_NS)
         while True:
@@ -126,7 +126,7 @@ class Finder:
                     undone = await self._undone({card.name: card})
                     latencies = await self._measured(card, FoundModels(), undone, {})
                 except RemoteError:
-                    break  # probes and batches tell what is to be done about it
+                    break  # probes and batches handle server faults
                 if latencies is None:
                     continue
                 pause.reset()
@@ -137,7 +137,7 @@ class Finder:
 
         Args:
             timeout_s: How long it may take.
-            alone: Whether nothing large is on its way, or else it tells only that there is one.
+            alone: Whether no large message is in flight; if one is, the time is not recorded.
 
         Raises:
             RemoteError: No answer came.
@@ -149,22 +149,22 @@ class Finder:
             if error.fault not in (Fault.GONE, Fault.INVALID, Fault.UNKNOWN_CALLER):
                 self._meter.lost()
                 raise
-            # A server that has no such question has answered all the same.
+            # A server that does not know this call has answered all the same.
         if alone:
             self._meter.round_trip(time.monotonic_ns() - started_ns)
 
     async def _undone(self, cards: Mapping[str, ModelCard]) -> frozenset[str]:
-        """The names of the encodings of inputs that this box makes and the server undoes."""
+        """The names of the input encodings that this box can make and the server can undo."""
         if not any(card.approximates for card in cards.values()):
             return frozenset()
-        if self._config.encoding == "json":  # which has no place for what is encoded
+        if self._config.encoding == "json":  # JSON can't carry encoded inputs
             return frozenset()
         try:
             said = await self._endpoint.extensions(self._config.timeout_s)
         except RemoteError as error:
             if error.fault in (Fault.UNREACHABLE, Fault.SILENT):
                 raise
-            return frozenset()  # one that has no such question
+            return frozenset()  # a server that does not know this call
         return frozenset(name for name in accepted() if ENCODING_EXTENSION + name in said)
 
     async def _model(
@@ -192,7 +192,7 @@ class Finder:
         undone: frozenset[str],
         known: Mapping[int, list[int]],
     ) -> Latencies | None:
-        """What is known of a model, measured where that is nothing; None if it can't be used."""
+        """The latencies of a model, measured if unknown; None if the model can't be used."""
         model = await self._model(card, found, undone)
         if model is None:
             return None
@@ -216,13 +216,13 @@ class Finder:
             latencies.observe(1, sample_ns)
 
     async def measure_again(self, latencies: Latencies, refused: Submission) -> None:
-        """Finds out whether a model takes less time by now, for requests like one.
+        """Checks whether a model has become faster, for requests like a refused one.
 
-        As long as it does not, that costs one inference.
+        Unless it has, this costs one inference.
 
         Args:
-            latencies: What is known; starts over where it is not true any more.
-            refused: The request.
+            latencies: The known latencies; they start over if the model has become faster.
+            refused: The refused request.
 
         Raises:
             RemoteError: The server did not answer, or the budget is spent.
@@ -236,7 +236,7 @@ class Finder:
         latencies.start_over([took_ns, *more])
 
     async def _trial(self, model: CloudModel, trial: Submission) -> int:
-        """How long an inference takes, apart from the way."""
+        """Runs one inference; returns how long it took, less the time on the way."""
         timeout_s = self._config.timeout_s
         if not self._till.pay(1, timeout_s):
             raise RemoteError(Fault.REFUSED, "the budget is spent; it can't be measured")
@@ -262,7 +262,7 @@ class Finder:
 
 
 def _zeros(model: CloudModel) -> Submission:
-    """A request for a model, all of zeros and empty texts, with free dimensions of 1."""
+    """A request of zeros and empty texts, with free dimensions set to 1."""
     specs: list[list[Any]] = [
         [
             spec.name,

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over gRPC, from the client's end."""
+"""A client of the Open Inference Protocol over gRPC."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SERVICE = "/inference.GRPCInferenceService/"
 _RAW_INPUT_TAG = pb.ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER << 3 | 2
 """Field number and wire type; see protobuf's encoding of length-delimited fields."""
 
-_INT_MAX = 2**31 - 1  # what the library takes as a setting; no message can be longer
+_INT_MAX = 2**31 - 1  # the library's largest setting; no message can be longer
 _OPTIONS = [
-    # A connection of one's own: after an outage a new one is wanted, not the old one from a pool.
+    # A private connection: after an outage it must be new, not the old one from a pool.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -50,16 +50,16 @@ _FAULTS = {
 
 _SIZE_STATUSES = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.OUT_OF_RANGE)
 _TOO_LARGE = re.compile("larger than max|exceeds maximum size|too large")
-"""How the gRPC libraries say that a message is: those of C++ and Go, of Java, of Rust."""
+"""How the gRPC libraries say that a message is too large: C++ and Go, Java, Rust."""
 
 _DEADLINE_HERE = "Deadline Exceeded"
-"""What the library itself says when no answer came; a server's own words are others."""
+"""The local library's message when no answer came; a server's own messages differ."""
 
 _UNAVAILABLE_FOR_ONE = {
     "Exceeds maximum queue size": Fault.REFUSED,
     "Request timeout expired": Fault.EXPIRED,
 }
-"""What Triton (2.51.0) answers with UNAVAILABLE although it is there and takes other requests."""
+"""Triton (2.51.0) sends these with UNAVAILABLE although it is up and takes other requests."""
 _TOLD = ("total_us", "restore_us", "shrunk")
 
 Dial = Callable[[list[tuple[str, int]]], grpc.aio.Channel]
@@ -70,8 +70,8 @@ class GrpcEndpoint:
 
     Args:
         dial: Makes a channel with given options.
-        metadata: Said with every call.
-        answer_bytes: The largest answer that is taken.
+        metadata: Sent with every call.
+        answer_bytes: The largest answer that is accepted.
     """
 
     def __init__(self, dial: Dial, metadata: Mapping[str, str], answer_bytes: int) -> None:
@@ -86,7 +86,7 @@ class GrpcEndpoint:
 
     def _open(self) -> None:
         channel = self._channel = self._dial(self._options)
-        # Serialised by hand: protobuf and gRPC would copy each large tensor twice more.
+        # Serialised by hand: protobuf and gRPC would make two more copies of each large tensor.
         self._infer = channel.unary_unary(
             f"{_SERVICE}ModelInfer", None, pb.ModelInferResponse.FromString
         )
@@ -107,23 +107,23 @@ class GrpcEndpoint:
         )
 
     async def live(self, timeout_s: float) -> None:
-        """Asks `ServerLive`; see `Endpoint`."""
+        """Calls `ServerLive`; see `Endpoint`."""
         await self._call(self._live, pb.ServerLiveRequest(), timeout_s)
 
     async def extensions(self, timeout_s: float) -> frozenset[str]:
-        """Asks `ServerMetadata`; see `Endpoint`."""
+        """Calls `ServerMetadata`; see `Endpoint`."""
         said = await self._call(self._server, pb.ServerMetadataRequest(), timeout_s)
         return frozenset(said.extensions)
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
-        """Asks `ModelMetadata`; see `Endpoint`."""
+        """Calls `ModelMetadata`; see `Endpoint`."""
         said = await self._call(self._model, pb.ModelMetadataRequest(name=name), timeout_s)
         return RemoteModel(
             name, tuple(said.versions), _tensors(said.inputs), _tensors(said.outputs)
         )
 
     async def infer(self, inference: Inference) -> Inferred:
-        """Asks `ModelInfer`; see `Endpoint`."""
+        """Calls `ModelInfer`; see `Endpoint`."""
         message = request_bytes(inference)
         response = await self._call(self._infer, message, inference.timeout_s)
         raws = response.raw_output_contents
@@ -147,11 +147,13 @@ class GrpcEndpoint:
         except grpc.aio.AioRpcError as error:
             raise _remote_error(error, self._masked) from None
         if said is None:  # gRPC has logged what is wrong with it
-            raise RemoteError(Fault.FAILED, "answers what is no message of the protocol")
+            raise RemoteError(
+                Fault.FAILED, "answers with something that is not a message of the protocol"
+            )
         return said
 
     def reconnect(self) -> None:
-        """Makes another channel; calls on the old one end."""
+        """Makes a new channel; calls on the old one end."""
         self._give_up(self._channel)
         self._open()
 
@@ -161,13 +163,13 @@ class GrpcEndpoint:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Closes the channel, and waits for those given up."""
+        """Closes the channel, and waits for abandoned ones."""
         self._give_up(self._channel)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 
 def request_bytes(inference: Inference) -> bytes:
-    """A `ModelInferRequest`, with one copy of the tensors.
+    """Encodes a `ModelInferRequest` while copying the tensors only once.
 
     A message is the concatenation of its fields, so the large ones are appended to the rest.
     """
@@ -189,7 +191,7 @@ def request_bytes(inference: Inference) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """An integer as protobuf writes it: seven bits a byte, the lowest first."""
+    """An integer in protobuf's encoding: seven bits per byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -215,7 +217,7 @@ def _remote_error(error: grpc.aio.AioRpcError, masked: Masked) -> RemoteError:
     trailing = dict(error.trailing_metadata() or ())
     fault = _FAULTS.get(status, Fault.FAILED)
     if status in _SIZE_STATUSES and _TOO_LARGE.search(details):
-        # Said by the library here it is of an answer beyond `answer_bytes`.
+        # From the local library it means an answer larger than `answer_bytes`.
         fault = Fault.FAILED if "CLIENT:" in details else Fault.TOO_LARGE
     elif fault is Fault.EXPIRED and details == _DEADLINE_HERE:
         fault = Fault.SILENT
@@ -224,7 +226,7 @@ def _remote_error(error: grpc.aio.AioRpcError, masked: Masked) -> RemoteError:
     elif fault is Fault.UNREACHABLE:
         meant = (own for said, own in _UNAVAILABLE_FOR_ONE.items() if said in details)
         fault = next(meant, fault)
-    # What can't be done in time may be tried with another deadline, at once.
+    # After `infeasible`, another deadline may be tried at once.
     is_infeasible = trailing.get("laxity-code") == "infeasible"
     after_s = None if is_infeasible else _seconds(trailing.get("retry-after"))
     return RemoteError(fault, f"{status.name}: {masked(details)}", after_s)

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP, from the client's end."""
+"""A client of the Open Inference Protocol over HTTP."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class HttpEndpoint:
 
     Args:
         open_session: Makes a session.
-        url: Where the server is, up to `/v2`.
-        headers: Said with every call.
-        answer_bytes: The largest answer that is taken.
-        binary: Whether tensors go as bytes; None asks the server whether it takes them so.
+        url: The server's URL, up to `/v2`.
+        headers: Sent with every call.
+        answer_bytes: The largest answer that is accepted.
+        binary: Whether tensors are sent as bytes; None asks the server whether it accepts them.
     """
 
     def __init__(
@@ -77,17 +77,17 @@ class HttpEndpoint:
         self._session = open_session()
 
     async def live(self, timeout_s: float) -> None:
-        """Asks `/v2/health/live`; see `Endpoint`."""
+        """Gets `/v2/health/live`; see `Endpoint`."""
         await self._ask("GET", "/health/live", timeout_s)
 
     async def extensions(self, timeout_s: float) -> frozenset[str]:
-        """Asks `/v2`; see `Endpoint`."""
+        """Gets `/v2`; see `Endpoint`."""
         _, body = await self._ask("GET", "", timeout_s)
         said = json_object(body).get("extensions")
         return frozenset(map(str, said)) if isinstance(said, list) else frozenset()
 
     async def model(self, name: str, timeout_s: float) -> RemoteModel:
-        """Asks `/v2/models/NAME`, and `/v2` how tensors go; see `Endpoint`."""
+        """Gets `/v2/models/NAME`, and `/v2` if the tensor format is unknown; see `Endpoint`."""
         if self._asks:
             self._binary = await self._takes_bytes(timeout_s)
         _, body = await self._ask("GET", f"/models/{quote(name, safe='')}", timeout_s)
@@ -109,12 +109,12 @@ class HttpEndpoint:
         return inferred(answered, raw, len(body))
 
     async def _takes_bytes(self, timeout_s: float) -> bool:
-        """Whether the server lists the extension by which tensors go as bytes."""
+        """Whether the server lists the extension for tensors as bytes."""
         try:
             return BINARY_EXTENSION in await self.extensions(timeout_s)
         except RemoteError as error:
             if error.fault in (Fault.GONE, Fault.INVALID):
-                return False  # it does not describe itself, so it lists nothing
+                return False  # the server does not describe itself, so it lists no extension
             raise
 
     async def _ask(
@@ -158,7 +158,7 @@ class HttpEndpoint:
             raise RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}") from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        """The whole body, as long as it is not too large."""
+        """The whole body, unless it is too large."""
         limit = self._answer_bytes
         declared = response.content_length
         if declared is not None and declared <= limit:
@@ -172,7 +172,7 @@ class HttpEndpoint:
         return b"".join(chunks)
 
     def reconnect(self) -> None:
-        """Makes another session; calls on the old one end."""
+        """Makes a new session; calls on the old one end."""
         self._give_up(self._session)
         self._session = self._open_session()
 
@@ -182,7 +182,7 @@ class HttpEndpoint:
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Closes the session, and waits for those given up."""
+        """Closes the session, and waits for abandoned ones."""
         self._give_up(self._session)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
@@ -196,7 +196,7 @@ def _remote_error(
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         said, code = body[: 16 * _ERROR_CHARACTERS].decode(errors="replace"), None
     after = headers.get("retry-after", "")
-    # What can't be done in time may be tried with another deadline, at once.
+    # After `infeasible`, another deadline may be tried at once.
     retry_after_s = float(after) if after.isdecimal() and code != "infeasible" else None
     message = f"HTTP {status}: {masked(said)[:_ERROR_CHARACTERS]}"
     return RemoteError(_FAULTS.get(status, Fault.FAILED), message, retry_after_s)

@@ -1,4 +1,4 @@
-"""What goes over HTTP: JSON with the tensors in it, or as bytes behind it."""
+"""Messages over HTTP: JSON with the tensors in it, or as bytes after it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from scheduler.datatypes import NATIVE, bytes_of, elements_of, from_list
 from scheduler.errors import InvalidInput
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""How long the JSON is that bytes follow; without it there is nothing but JSON."""
+"""Header with the length of the JSON before the bytes; without it the body is all JSON."""
 
 BINARY_EXTENSION = "binary_tensor_data"
-"""What a server that takes and gives tensors as bytes lists among its extensions."""
+"""Extension listed by servers that accept and return tensors as bytes."""
 
 
 def binary_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
@@ -46,7 +46,7 @@ def json_request(inference: Inference) -> tuple[Mapping[str, str], bytes]:
     """Headers and body of a request with its tensors as JSON.
 
     Raises:
-        RemoteError: A value is not finite, which JSON can't say.
+        RemoteError: A value is not finite, which JSON can't express.
     """
     described = [{**_described(tensor), "data": _values(tensor)} for tensor in inference.inputs]
     headers = {"Content-Type": "application/json"}
@@ -82,22 +82,22 @@ def _values(tensor: InputTensor) -> Any:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise RemoteError(
             Fault.INVALID,
-            f"{tensor.name!r} has infinities or NaN, which JSON can't say, and the server lists no "
-            f"extension {BINARY_EXTENSION}",
+            f"{tensor.name!r} has infinities or NaN, which JSON can't express, and the server "
+            f"lists no extension {BINARY_EXTENSION}",
             has_gone=False,
         )
     return array
 
 
 _DIGITS = 20
-"""Of a length that makes sense; thousands of them Python refuses to read."""
+"""Most digits of a plausible length; Python refuses to parse thousands."""
 
 
 def inferred(headers: Mapping[str, str], body: bytes, sent: int) -> Inferred:
-    """The answer to an inference, whichever way its tensors came.
+    """Parses the answer to an inference, with tensors as JSON or as bytes.
 
     Raises:
-        RemoteError: It makes no sense.
+        RemoteError: The answer is malformed.
     """
     size = headers.get(HEADER_LENGTH, "")
     end = int(size) if size.isdecimal() and len(size) < _DIGITS else len(body)
@@ -129,17 +129,17 @@ def _bytes(output: Mapping[str, Any]) -> memoryview:
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """The object that a body is.
+    """Parses a body as a JSON object.
 
     Raises:
-        RemoteError: It is none.
+        RemoteError: It is not one.
     """
     try:
         said = orjson.loads(body)
     except orjson.JSONDecodeError:
         said = None
     if not isinstance(said, dict):
-        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is no JSON object")
+        raise RemoteError(Fault.FAILED, f"answers {body[:80]!r}, which is not a JSON object")
     return said
 
 

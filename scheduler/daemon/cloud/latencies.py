@@ -1,4 +1,4 @@
-"""How long a server takes for each batch size of a model, apart from the way there."""
+"""Latencies of a server per model and batch size, without the time on the way."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ SAMPLES = 32
 """Latencies kept per batch size."""
 
 _ENOUGH = 3
-"""So many batches of a size make it a measured one."""
+"""A batch size counts as measured after this many batches."""
 
 _NEXT = 1.9
-"""What a batch size twice the largest measured one is taken to cost, as a multiple of that: a
-little less than twice as much, so that it is tried when work piles up, and measured then."""
+"""Assumed latency of a batch twice the largest measured size, relative to that size: a little less
+than double, so that it is tried when work piles up, and thereby measured."""
 
 MATERIAL = 0.25
-"""An offer is made anew when a median has moved by more than this share."""
+"""An offer is renewed when a median has moved by more than this share."""
 
 RUNTIME = "oip"
 
 
 class _Size:
-    """What is known of one batch size.
+    """The latencies of one batch size.
 
     Attributes:
-        samples: How long such batches took; the oldest give way.
-        seen_ns: When the last one came.
-        believed_ns: For how long it is believed that it is slow.
+        samples: The latest latencies.
+        seen_ns: When the last one was added.
+        believed_ns: How long the size is believed to be slow without a new sample.
     """
 
     __slots__ = ("believed_ns", "samples", "seen_ns")
@@ -55,29 +55,29 @@ class _Size:
         return len(self.samples) >= _ENOUGH
 
     def is_slower(self, guessed: Sequence[int]) -> bool:
-        """Whether it looks so slow that nobody has a reason to try it."""
+        """Whether it seems slower than the guess, so that no policy would try it."""
         return self.is_measured and _median(self.samples) > _median(guessed)
 
     def is_stale(self, now_ns: int) -> bool:
-        """Whether what it looks like was not seen for as long as it is believed."""
+        """Whether the last sample is older than samples are believed."""
         return now_ns - self.seen_ns >= self.believed_ns
 
     def forget(self) -> None:
-        """It is as if it had not been measured, and if it is slow indeed is believed for longer."""
+        """Discards the samples; if the size proves slow again, that is believed for longer."""
         self.samples.clear()
         self.believed_ns = longer_ns(self.believed_ns)
 
 
 class Latencies:
-    """What is known of one model at one server.
+    """The latencies of one model at one server.
 
-    Batches grow as they are learned: the sizes that were measured are offered, and the next. One
-    that was measured in a bad moment is taken for unmeasured after a while, or nobody would try it
-    again.
+    Batches grow as latencies are learned: the measured sizes are offered, and the next one. A size
+    that seems slow counts as unmeasured again after a while: it may have been measured at a bad
+    moment, and nothing would try it again.
 
     Args:
         model: The model.
-        known: Latencies in nanoseconds by batch size, from an earlier time.
+        known: Latencies in nanoseconds by batch size, measured earlier.
         clock_ns: The monotonic clock.
     """
 
@@ -87,7 +87,7 @@ class Latencies:
         known: Mapping[int, Iterable[int]],
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Knows what was known."""
+        """Starts from the known latencies."""
         self.model = model
         self._clock_ns = clock_ns
         self._sizes = {1: _Size(known.get(1, ()), clock_ns())}
@@ -101,34 +101,34 @@ class Latencies:
         self._back_ns = 0
 
     def refuse(self, size: int) -> None:
-        """Offers only smaller batches than those of so many items, 2 or more, from now on."""
+        """Offers at most half of this refused size, which is 2 or more, from now on."""
         self._largest = min(self._largest, size // 2)
 
     def allow_all(self) -> None:
-        """Takes back what was refused."""
+        """Offers all batch sizes again."""
         self._largest = max(self._sizes)
 
     @property
     def is_known(self) -> bool:
-        """Whether there is anything to offer."""
+        """Whether there is a latency to offer."""
         return bool(self._sizes[1].samples)
 
     def observe(self, size: int, latency_ns: int) -> None:
-        """Learns from a batch."""
+        """Learns from a finished batch."""
         known = self._sizes[size]
         known.samples.append(max(1, latency_ns))
         known.seen_ns = self._clock_ns()
 
     @property
     def median_ns(self) -> int:
-        """The median of single items; 0 where nothing is known."""
+        """The median of single items; 0 if there is none yet."""
         return _median(self._sizes[1].samples) if self.is_known else 0
 
     def confirm(self, latency_ns: int) -> None:
-        """Learns from a single item that was tried because of what the slowest have taken.
+        """Learns from a single item that was tried because of slow samples.
 
-        The slowest gives way to one that took a good deal less: alone among few it decides what is
-        refused, and what is refused says nothing.
+        If it was much faster than the slowest sample, it replaces that sample: among few samples
+        the slowest decides what is refused, and refused requests yield no new samples.
         """
         samples = self._sizes[1].samples
         slowest_ns = max(samples, default=0)
@@ -137,21 +137,21 @@ class Latencies:
         self.observe(1, latency_ns)
 
     def start_over(self, latencies_ns: Iterable[int]) -> None:
-        """Forgets all but what single items have just taken."""
+        """Replaces all samples with those of single items just measured."""
         for known in self._sizes.values():
             known.samples.clear()
         for latency_ns in latencies_ns:
             self.observe(1, latency_ns)
 
     def longest_ns(self, size: int) -> int:
-        """The longest that was lately seen, of that size or the next smaller one that was."""
+        """The longest recent latency of a batch size, scaled from a smaller size if need be."""
         for smaller, known in reversed(self._sizes.items()):
             if smaller <= size and known.samples:
                 return max(known.samples) * size // smaller
         return 0
 
     def offer(self, back_ns: int, most: float = inf) -> Offer:
-        """What it can be counted on for from now on, with the way back, in batches up to a size."""
+        """A new offer, whose latencies include the way back, with batches of at most `most`."""
         self._most = most
         ladder = {1: tuple(sorted(self._sizes[1].samples))}
         for size, known, guessed in self._above(ladder):
@@ -172,14 +172,14 @@ class Latencies:
     def _above(
         self, ladder: Mapping[int, tuple[int, ...]]
     ) -> Iterator[tuple[int, _Size, tuple[int, ...]]]:
-        """The sizes above 1 that may be offered, each with what the one below lets expect."""
+        """The sizes above 1 that may be offered, each with a guess from the size below."""
         measured = max([size for size, known in self._sizes.items() if known.is_measured] or [1])
         for size, known in self._sizes.items():
             if 1 < size <= min(self._largest, self._most, 2 * measured):
                 yield size, known, tuple([int(_NEXT * sample) for sample in ladder[size // 2]])
 
     def moved(self) -> bool:
-        """Whether the last offer is no longer true enough."""
+        """Whether the last offer has become too inaccurate."""
         for size, offered_ns in self._offered.items():
             known = self._sizes[size]
             if not known.is_measured:
@@ -196,7 +196,7 @@ class Latencies:
         return False
 
     def measured(self) -> dict[int, list[int]]:
-        """The latencies by batch size."""
+        """The samples by batch size."""
         return {size: list(known.samples) for size, known in self._sizes.items() if known.samples}
 
 
@@ -206,11 +206,11 @@ def _median(samples: Iterable[int]) -> int:
 
 
 class LatencyFile:
-    """What was learned of a server, kept for the next start.
+    """Keeps the latencies of a server for the next start.
 
     Args:
         path: The file.
-        url: The server; what was learned of another one under the same name is not used.
+        url: The server; latencies of another server under the same name are ignored.
     """
 
     def __init__(self, path: Path, url: str) -> None:
@@ -235,7 +235,7 @@ class LatencyFile:
             return {}
 
     def write(self, latencies: Iterable[Latencies]) -> None:
-        """Keeps what was learned; a file that can't be written is said, and costs a measurement."""
+        """Writes the latencies; a failure is logged, and costs a measurement at the next start."""
         models = {each.model.card.name: each.measured() for each in latencies}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A server of the Open Inference Protocol as a target: `TargetLink` for clouds."""
+"""`TargetLink` for clouds: a server of the Open Inference Protocol as a target."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from workers.link import ModelCard, Packed
 log = structlog.get_logger()
 
 TRIP_AFTER = 3
-"""Failures in a row that open the breaker; a connection that is lost opens it at once."""
+"""Failures in a row that open the breaker; a lost connection opens it at once."""
 
 _FIRST_WAIT_NS, _LONGEST_WAIT_NS = 100_000_000, 5_000_000_000
-"""For how long a breaker is open: at first at most, and ever."""
+"""First and longest time that a breaker stays open, both upper bounds."""
 
 _FIRST_PAUSE_NS, _LONGEST_PAUSE_NS = 10_000_000, 2_000_000_000
 """The same for pauses after a refusal."""
@@ -51,12 +51,12 @@ class CloudLink:
     """One server; implements `TargetLink`.
 
     Args:
-        config: Where it is and what it may cost.
-        endpoint: How it is spoken to.
+        config: The server's address and costs.
+        endpoint: The connection to it.
         catalog: The models of the box.
-        purse: Pays.
-        memory: Keeps what was learned.
-        listener: Who hears how runs end.
+        purse: Pays for inferences.
+        memory: Keeps latencies for the next start.
+        listener: Receives the reports of this link.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CloudLink:
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
         self._pace = ProbePace(config.probe_s, self._meter)
-        # Of each box its own, lest all come back at the same moments.
+        # Each box has its own seed, so that boxes do not retry in step.
         chance = Random(f"{config.name}@{socket.gethostname()}")
         self._breaker = Breaker(TRIP_AFTER, Backoff(_FIRST_WAIT_NS, _LONGEST_WAIT_NS, chance))
         self._standing = Standing(config, self._breaker, self._meter, self._till, listener)
@@ -107,7 +107,7 @@ class CloudLink:
     # -- TargetLink
 
     async def keep_connected(self) -> None:
-        """Finds out what the server can do, and again when that has changed, until cancelled."""
+        """Finds the server's models, and again whenever they have changed, until cancelled."""
         known = self._memory.read()
         try:
             while True:
@@ -119,11 +119,11 @@ class CloudLink:
                     known = {n: each.measured() for n, each in latencies.items() if n != self._gone}
                     await asyncio.sleep(self._looks.next_ns() / 1e9)
                 except RemoteError as error:
-                    if str(error) != self._why_not:  # one that stays away is told of once
+                    if str(error) != self._why_not:  # log a persistent problem once
                         self._why_not = str(error)
                         log.warning("cloud not used", target=self._id, reason=self._why_not)
                     await self._wait_to_retry(str(error))
-                except Exception as error:  # the box must not lose a target to a fault in here
+                except Exception as error:  # a bug here must not cost the box its target
                     log.error("cloud link failed", target=self._id, exc_info=error)
                     self._forget_runs()
                     self._listener.on_lost(self._id, repr(error), blameless=True)
@@ -151,14 +151,14 @@ class CloudLink:
         run.timer = self._loop.call_later(run.patience_ns / 1e9, self._look_out, run)
 
     def cancel(self, run_id: int) -> None:
-        """Tells the server that nobody waits any more."""
+        """Stops a run and tells the server."""
         run = self._runs.get(run_id)
         if run is not None:
             run.stop()
             self._loop.call_soon(self._end_cancelled, run)
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Sends zeros in the shapes of a request, at its price."""
+        """Sends zeros in the shapes of the refused request, at the normal price."""
         latencies = self._standing.latencies[offer.model]
         if not self._measuring or self._measuring.done():
             self._measuring = self._loop.create_task(self._measure_again(latencies, refused))
@@ -172,13 +172,13 @@ class CloudLink:
             self._standing.offer_anew()
 
     def close(self) -> None:
-        """Keeps what was learned; `keep_connected` hangs up as it ends."""
+        """Saves spending and latencies; `keep_connected` hangs up when it ends."""
         self._till.close()
         if self._standing.latencies:
             self._memory.write(self._standing.latencies.values())
 
     def describe(self) -> dict[str, Any]:
-        """What is known of the server and the way there."""
+        """The state of the server and of the way there."""
         return {
             "url": self._config.url,
             "breaker": self._breaker.describe(),
@@ -218,7 +218,7 @@ class CloudLink:
         self._standing.extend(latencies)
 
     def _missing(self) -> list[ModelCard]:
-        """The models that the server might have by now."""
+        """The models not found so far; none while the breaker is open."""
         cards, known = self._catalog.cards.values(), self._standing.latencies
         return [] if self._watch.is_open else [card for card in cards if card.name not in known]
 
@@ -226,7 +226,7 @@ class CloudLink:
         return sum([run.size_bytes for run in self._runs.values()])
 
     def _look_out(self, run: SentBatch) -> None:
-        """A batch takes longer than it should: is anybody there?"""
+        """Called when a batch is overdue; probes the server if it has been silent for too long."""
         if run.id not in self._runs:
             return
         silent_ns = time.monotonic_ns() - max(self._watch.heard_ns, run.sent_ns)
@@ -238,7 +238,7 @@ class CloudLink:
     # -- one batch
 
     async def _carry(self, run: SentBatch) -> None:
-        """Sends a batch, waits for it, and says what became of it."""
+        """Sends a batch, waits for the answer, and reports the result."""
         timeout_s = run.timeout_s(self._config.timeout_s)
         least_s = min(timeout_s, run.patience_ns / 1e9)
         timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
@@ -259,9 +259,9 @@ class CloudLink:
             inferred = await self._endpoint.infer(inference)
             results = split(model, inferred.outputs, len(run.requests))
         except RemoteError as error:
-            if run.id in self._runs:  # else it was taken back meanwhile
+            if run.id in self._runs:  # else it was withdrawn meanwhile
                 self._came_to_nothing(run, error, timeout_s)
-        except Exception as error:  # what went wrong here must not keep the batch for ever
+        except Exception as error:  # a bug here must not hold the batch for ever
             log.error("cloud link failed", target=self._id, exc_info=error)
             self._end(run)
             self._listener.on_failed(run.id, f"{self._id}: {error!r}")
@@ -273,12 +273,13 @@ class CloudLink:
                 self._till.give_back(len(run.requests), timeout_s, took_ns)
 
     def _settled_ns(self) -> int | None:
-        """How long until some of what was paid may come back; None where nothing is under way."""
+        """How long until a payment may be settled; None if no payment is open."""
         now_ns = time.monotonic_ns()
         due_ns = [run.sent_ns + run.patience_ns for run in self._runs.values()]
         if self._finder.settled_ns:
             due_ns.append(self._finder.settled_ns)
-        return abs(min(due_ns) - now_ns) if due_ns else None  # as long again as it is overdue
+        # If it is overdue, wait as long again.
+        return abs(min(due_ns) - now_ns) if due_ns else None
 
     def _came_back(
         self,
@@ -316,7 +317,7 @@ class CloudLink:
             self._standing.tell_changes()
 
     def _came_to_nothing(self, run: SentBatch, error: RemoteError, timeout_s: float) -> None:
-        """Ends a batch without results; the table of what each fault means."""
+        """Ends a batch without results, and handles each kind of fault."""
         run_id, reason = run.id, f"{self._id}: {error}"
         self._end(run)
         took_ns = time.monotonic_ns() - run.sent_ns
@@ -341,7 +342,7 @@ class CloudLink:
                 self._standing.refused_size(run.requests[0].kind, len(run.requests))
                 self._listener.on_not_run(run_id, reason)
             case Fault.GONE | Fault.UNKNOWN_CALLER:
-                # It may be described and not served: then a trial tells.
+                # A model may be described but not served; a trial will show.
                 model = run.dispatch.model
                 is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
                 self._gone = "" if is_new else model
@@ -349,14 +350,14 @@ class CloudLink:
                 self._forget_runs()
                 self._listener.on_lost(self._id, reason, blameless=True)
             case Fault.INVALID:
-                # The core lets each of them run alone from now on, so that a bad one is alone.
+                # The core retries each request alone, so that a bad one fails alone.
                 self._listener.on_failed(run_id, reason)
             case Fault.FAILED:
                 self._failed(reason)
                 self._listener.on_failed(run_id, reason)
 
     def _pause(self, after_s: float | None) -> None:
-        """The server has too much to do: fewer at once, and none for a while."""
+        """The server is overloaded: lowers the limit, and sends nothing for a while."""
         self._standing.limit.dropped()
         pause_ns = after_s * 1e9 if after_s else self._pauses.next_ns()
         self._standing.close_for(int(min(pause_ns, _LONGEST_PAUSE_NS)))  # inf for many digits
@@ -367,15 +368,15 @@ class CloudLink:
             self._opened(open_ns, reason)
 
     def _trip(self, reason: str) -> None:
-        """Opens the breaker, unless it is open."""
+        """Opens the breaker, unless it is open already."""
         if not self._watch.is_open:
             self._opened(self._breaker.trip(reason), reason)
 
     def _opened(self, open_ns: int, reason: str) -> None:
-        """Takes back all that is there, which is lost or would come too late."""
+        """Withdraws all batches in flight, which are lost or would be too late."""
         log.warning("cloud breaker opened", target=self._id, reason=reason)
         runs = self._forget_runs()
-        # Closed first, or what is taken back would be sent there again.
+        # Close the target first, or the withdrawn batches would be sent there again.
         self._watch.opened(open_ns)
         self._endpoint.reconnect()
         for run in runs:
@@ -384,7 +385,7 @@ class CloudLink:
     # -- the end of a batch
 
     def _end(self, run: SentBatch) -> None:
-        """Forgets a batch of which something will be said now."""
+        """Forgets a batch whose end is about to be reported."""
         if run.timer is not None:
             run.timer.cancel()
         del self._runs[run.id]
@@ -398,9 +399,9 @@ class CloudLink:
 
     def _end_cancelled(self, run: SentBatch) -> None:
         if self._runs.pop(run.id, None) is None:
-            return  # it was taken back meanwhile
+            return  # it was withdrawn meanwhile
         if time.monotonic_ns() >= run.deadline_ns:
             self._standing.limit.dropped()
-            if self._answered_ns < run.sent_ns:  # it isn't only this one that takes so long
+            if self._answered_ns < run.sent_ns:  # no other batch was answered meanwhile either
                 self._failed("no answer within the deadline")
         self._listener.on_not_run(run.id, f"{self._id}: nobody waits any more")

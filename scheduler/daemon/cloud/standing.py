@@ -1,4 +1,4 @@
-"""How things stand with a server, and telling the core so when it matters."""
+"""The state of a server, reported to the core when it changes materially."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.sizes import RefusedSizes
 
 FIRST_LIMIT = 8
-"""Batches at once, until the limit has found its own way."""
+"""Initial concurrency limit, until it has adapted."""
 
 _TELL_NS = 100_000_000
-"""A limit or a way that changed is told no more often; each time, policies reckon anew."""
+"""Least time between reports of a changed limit or way: each makes policies recompute."""
 
 _OFFER_NS = 2_000_000_000
-"""The same of latencies: the core drops what it has learned of an offer that is replaced."""
+"""The same for latencies: the core drops what it has learned about an offer that is replaced."""
 
 log = structlog.get_logger()
 
 
 class Standing:
-    """What the core knows of a server.
+    """What the core is told about a server.
 
     Args:
-        config: The server's.
+        config: The server's configuration.
         breaker: Whether anything is sent there.
-        meter: What the way is like.
-        till: What can be paid.
-        listener: Who tells the core.
+        meter: The measurements of the way.
+        till: Knows what can be paid.
+        listener: Passes reports to the core.
 
     Attributes:
-        limit: How many batches at once.
-        latencies: How long they take there, by model.
-        too_large: Single requests that are more than it takes.
+        limit: The concurrency limit.
+        latencies: The latencies, by model.
+        too_large: Single requests that are larger than it accepts.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Standing:
         till: Till,
         listener: LinkListener,
     ) -> None:
-        """Knows no model yet."""
+        """Knows no models yet."""
         self.limit = VegasLimit(FIRST_LIMIT, config.max_concurrency)
         self.latencies: Mapping[str, Latencies] = {}
         self.too_large = RefusedSizes()
@@ -74,7 +74,7 @@ class Standing:
         self._closed_until_ns = self._doubted_until_ns = 0
 
     def begin(self, latencies: Mapping[str, Latencies]) -> None:
-        """The server is there, with these models."""
+        """Reports that the server is up, with these models."""
         self.latencies = latencies
         self._closed_until_ns = self._doubted_until_ns = 0
         self._till.begin()
@@ -84,56 +84,56 @@ class Standing:
         self._listener.on_up(self._spec())
 
     def extend(self, latencies: Mapping[str, Latencies]) -> None:
-        """The server has more models than it had."""
+        """Adds models that the server now has."""
         self.latencies = {**self.latencies, **latencies}
         self.offer_anew()
 
     def learn(self, model: str, size: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
-        """Takes in how long a batch took.
+        """Learns from the latency of a batch.
 
         Args:
-            model: Of which model.
-            size: How many items it had.
-            left_ns: How long, apart from what the way usually takes.
-            execute_ns: How long at the server itself, as far as that is known.
-            in_flight: How many batches were there when it was sent.
+            model: The model.
+            size: Number of items.
+            left_ns: Its time, less the usual time on the way.
+            execute_ns: Its time at the server itself, as far as it is known.
+            in_flight: How many batches were in flight when it was sent.
         """
-        # A way that got longer is not a server that has too much to do.
+        # A way that got longer must not look like an overloaded server.
         way_ns = self._meter.round_trip_ns
         least_ns = self._least.observe((model, size), execute_ns, time.monotonic_ns())
         self.limit.observe(way_ns + execute_ns, way_ns + least_ns, in_flight)
         self.latencies[model].observe(size, left_ns)
 
     def refused_size(self, kind: RequestClass, count: int) -> None:
-        """So many at once were more than the server takes: fewer are sent from now on, or none."""
+        """Sends smaller batches, or no such requests, after a refusal for size."""
         if count > 1:
             self.latencies[kind.model].refuse(count)
         elif self.too_large.add(kind):
             log.info("requests too large for a cloud", target=self._config.name, model=kind.model)
         self.offer_anew()
 
-    # -- telling
+    # -- reports to the core
 
     def offer_anew(self) -> None:
-        """Tells what is known by now of latencies and of the way."""
+        """Reports the current latencies and way."""
         self._way_moved()
         self._make_offers(time.monotonic_ns())
         self.tell()
 
     def tell(self) -> None:
-        """Tells how things are now."""
+        """Reports the current state."""
         closed_ns = max(self._closed_until_ns, self._doubted_until_ns)
         until_ns = max(closed_ns, self._till.closed_until_ns)
         self._listener.on_changed(self._spec(), max(0, until_ns - time.monotonic_ns()))
 
     def tell_unpaid(self) -> None:
-        """Tells what the till keeps back; offers are made anew only where that concerns them."""
+        """Reports what the till keeps back; renews offers only if it changes their batch sizes."""
         if self._most != self._payable():
             self._make_offers(time.monotonic_ns())
         self.tell()
 
     def tell_changes(self) -> None:
-        """Tells it if it is news, and not too soon after the last."""
+        """Reports material changes, unless the last report was too recent."""
         now_ns = time.monotonic_ns()
         if now_ns - self._told_ns < _TELL_NS or self._breaker.state is BreakerState.OPEN:
             return
@@ -147,36 +147,36 @@ class Standing:
             self.tell()
 
     def close_for(self, closed_ns: int) -> None:
-        """Takes no new batch for so long, or longer if that was said before."""
+        """Accepts no new batch for this long, or longer if already closed for longer."""
         self._closed_until_ns = max(self._closed_until_ns, time.monotonic_ns() + closed_ns)
         self.tell()
 
     def doubt_for(self, doubted_ns: int) -> None:
-        """Takes no new batch for so long, in place of what was said of that before."""
+        """Accepts no new batch for this long; replaces an earlier doubt."""
         self._doubted_until_ns = time.monotonic_ns() + doubted_ns
         self.tell()
 
     def open(self) -> None:
-        """Takes batches again."""
+        """Accepts batches again."""
         self._closed_until_ns = self._doubted_until_ns = 0
         self.tell()
 
     def allow_sizes(self) -> None:
-        """It may have been started anew, and take larger batches than before."""
+        """Allows all sizes again: the server may have restarted with larger limits."""
         self.too_large.clear()
         for each in self.latencies.values():
             each.allow_all()
 
     def describe_shrunk(self) -> list[dict[str, Any]]:
-        """What was made smaller on the way there, for people and programs."""
+        """The shrunk forms of inputs and their use, for people and programs."""
         known = [each.model.shrinking for each in self.latencies.values()]
         return [told for each in known for told in each.describe()]
 
     def _way_moved(self) -> bool:
-        """Whether the way is another one than when this was last true.
+        """Whether the way has changed since this last returned True; if so, resets the minima.
 
-        A server that doesn't say how long it took seems to have taken next to no time while its way
-        is thought to be longer than it is; that must not count as what is possible from then on.
+        If a server does not report its time, it seems to take next to none while its way is
+        overestimated; such times must not remain as the least possible latency.
         """
         moved = self._meter.moved()
         if moved:

@@ -1,4 +1,4 @@
-"""Between requests of the box and calls of a server: which models agree, and how batches go."""
+"""Converts between requests of the box and calls to a server, for models that match."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from scheduler.wire import ALIGNMENT, pack_tensors, unpack_tensors
 from workers.link import ModelCard, Packed
 
 UNNAMED = "remote"
-"""The variant of a model whose server says nothing of versions."""
+"""The variant of a model whose server lists no versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class CloudModel:
 
     Attributes:
         card: The model as the box knows it.
-        remote: What it is called there.
-        variant: What answers call what runs there: a variant of the box that the server names
-            among its versions, as a laxity box does, or else the server's last version.
-        version: The version that is asked for; empty for the server's choice.
+        remote: Its name there.
+        variant: The variant named in answers: a variant of the box that the server lists among its
+            versions, as a laxity box does, or else the server's last version.
+        version: The version to request; empty for the server's choice.
         has_batch: Whether tensors there have a batch dimension.
         max_batch: The most items in one batch.
-        shrinking: The smaller forms of its inputs that the server undoes.
-        knows_exact: Whether the server understands that an answer must be exact.
+        shrinking: The smaller forms of its inputs that the server can decode.
+        knows_exact: Whether the server knows the parameter for an exact answer.
     """
 
     card: ModelCard
@@ -59,16 +59,16 @@ class CloudModel:
 def agreed(
     card: ModelCard, there: RemoteModel, max_batch: int, undone: frozenset[str] = frozenset()
 ) -> CloudModel:
-    """How a model of the box is asked for at a server.
+    """Matches a model of the box with the same model at a server.
 
     Args:
         card: The model as the box knows it.
-        there: The same as the server describes it.
+        there: The model as the server describes it.
         max_batch: The most items in one batch.
-        undone: The names of the encodings of inputs that the server undoes.
+        undone: The names of the input encodings that the server can decode.
 
     Raises:
-        ValueError: The server's model takes or gives something else; says what.
+        ValueError: The server's model has other inputs or outputs; the message says which.
     """
     batched = card.signature.batched
     inputs = {tensor.name: tensor for tensor in there.inputs}
@@ -92,10 +92,10 @@ def agreed(
 
 
 def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
-    """Whether the batch dimension of a tensor is free there.
+    """Checks a tensor against the server's; returns whether its batch dimension is free there.
 
     Raises:
-        ValueError: It is another tensor.
+        ValueError: The tensors do not match.
     """
     if there is None:
         raise ValueError(f"it has no tensor {spec.name!r} there")
@@ -105,7 +105,9 @@ def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
         )
     sizes = there.shape[1:] if batched else there.shape
     if batched and (not there.shape or there.shape[0] not in (-1, 1)):
-        raise ValueError(f"{spec.name!r} is {list(there.shape)} there, without a free batch")
+        raise ValueError(
+            f"{spec.name!r} is {list(there.shape)} there, without a free batch dimension"
+        )
     fits = len(sizes) == len(spec.shape) and all(
         size == -1 or size == here for size, here in zip(sizes, spec.shape, strict=True)
     )
@@ -116,7 +118,7 @@ def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
 
 
 def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]:
-    """The items of a batch behind each other, without a copy."""
+    """The inputs of a batch, with the items one after the other, without copying."""
     specs = model.card.signature.inputs
     if any(spec.dtype == STRING for spec in specs):
         return _stacked_with_text(model, batch)
@@ -132,7 +134,7 @@ def stacked(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]
 
 
 def _stacked_with_text(model: CloudModel, batch: Sequence[Submission]) -> list[InputTensor]:
-    """The same where the items' bytes lie in other places, since their texts are not as long."""
+    """The same for text inputs, whose items differ in length and so in their byte offsets."""
     items = [unpack_tensors(each.specs, each.body) for each in batch]
     tensors = []
     for spec in model.card.signature.inputs:
@@ -150,7 +152,7 @@ def _stacked_with_text(model: CloudModel, batch: Sequence[Submission]) -> list[I
 
 
 def with_shrunk(tensors: Sequence[InputTensor], shrunk: Shrunk) -> list[InputTensor]:
-    """The tensors of a batch, with those that were made smaller in the place of what they were."""
+    """The tensors of a batch, with shrunk ones in place of the originals."""
     return [
         _shrunk(tensor, [item[tensor.name] for item in shrunk.items], shrunk.texts[tensor.name])
         if tensor.name in shrunk.texts
@@ -168,10 +170,10 @@ def _shrunk(tensor: InputTensor, arrays: Sequence[Array], text: str) -> InputTen
 
 
 def split(model: CloudModel, outputs: Mapping[str, OutputTensor], count: int) -> list[Packed]:
-    """The outputs of each item; those of a model with one output are not copied.
+    """Splits the outputs of a batch by item; a single output is not copied.
 
     Raises:
-        RemoteError: They are not what the model gives.
+        RemoteError: The outputs do not match the model's.
     """
     specs = model.card.signature.outputs
     if any(spec.dtype == STRING for spec in specs):
@@ -202,7 +204,7 @@ def _split_with_text(
 
 
 def _array(model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int) -> Array:
-    """An output as an array, whose first dimension counts the items."""
+    """An output as an array, whose first dimension runs over the items."""
     shape, _, raw = _rows(model, spec, tensor, count)
     if spec.dtype != STRING:
         return np.frombuffer(raw, spec.dtype).reshape(count, *shape)
@@ -210,14 +212,14 @@ def _array(model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, cou
         texts = of_elements(spec.name, elements_of(spec.name, raw), (count, *shape))
         check_utf8(spec.name, texts)
     except (InvalidInput, ValueError) as error:
-        raise RemoteError(Fault.FAILED, f"answers with what is no text: {error}") from None
+        raise RemoteError(Fault.FAILED, f"answers with invalid text: {error}") from None
     return texts
 
 
 def _rows(
     model: CloudModel, spec: TensorSpec, tensor: OutputTensor | None, count: int
 ) -> tuple[list[int], int, memoryview]:
-    """The shape of one item, its size in bytes (0 of text), and the bytes of all."""
+    """The shape of one item, its size in bytes (0 for text), and the bytes of all items."""
     if tensor is None:
         raise RemoteError(Fault.FAILED, f"answers without output {spec.name!r}")
     shape = tensor.shape[1:] if model.has_batch else tensor.shape
@@ -243,7 +245,7 @@ def _rows(
 
 
 def _padded(parts: Sequence[memoryview]) -> bytes:
-    """One body of several tensors, each but the last padded as in `scheduler.wire`."""
+    """One body of several tensors, all but the last padded as in `scheduler.wire`."""
     pieces: list[bytes | memoryview] = []
     padding = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""What inferences at one server cost, who pays, and what is kept back for want of money."""
+"""Pays for inferences at one server, and keeps requests back that the budget can't pay."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from scheduler.daemon.ways.purse import Purse
 from scheduler.daemon.ways.sizes import MOST
 
 _EXACT = 1 - 1e-9
-"""So much of what is left is spent at once, so that rounding makes it no more than that."""
+"""At most this share of what is left is spent at once, so that rounding can't exceed it."""
 
 _FOREVER_NS = 86_400_000_000_000
-"""How long a server is closed whose budget never allows another request."""
+"""How long a server is closed if its budget never allows another request."""
 
 _UNWRITTEN_NS = 1_000_000_000
-"""How long one is closed where spending is within the budget, but can't be written down."""
+"""How long it is closed if the budget allows spending, but the file can't be written."""
 
 _LEAST_NS = 10_000_000
-"""And at least, lest it be asked again and again for what is reserved for others."""
+"""Least time that it is closed, so that it is not asked again and again for reserved money."""
 
 AGAIN_NS = 60_000_000_000
-"""What is too dear is tried again after so long: it may take less time there by then, and to try
-costs nothing."""
+"""A request that was too dear is tried again after this long: by then it may take less time there,
+and trying costs nothing."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Lack:
-    """A batch that could not be paid, and until when the like is kept back at most."""
+    """A batch that could not be paid, and until when similar ones are kept back at most."""
 
     requests: int
     seconds: float
@@ -46,19 +46,19 @@ class _Lack:
 
 
 class Till:
-    """Pays for batches before they are sent, for their time up to the latest that it may end.
+    """Pays for batches before they are sent, for the longest time they may take.
 
-    What can't be paid keeps back what costs as much: larger batches of a model, or its single
-    requests of some shapes. The server is closed only while nothing at all can be paid, or some of
-    what was paid is soon to come back.
+    When a batch can't be paid, others that cost as much are kept back: larger batches of the model,
+    or its single requests of some shapes. The server is closed only while nothing at all can be
+    paid, or while a refund is due soon.
 
     Args:
-        config: What requests and seconds cost there.
-        purse: Pays.
+        config: The server's cost per request and per second.
+        purse: Holds the budgets.
         clock_ns: The monotonic clock.
 
     Attributes:
-        on_open: Called when the server is closed no longer, because money has come back.
+        on_open: Called when a refund reopens the server.
         closed_until_ns: Until when nothing can be paid, on the monotonic clock.
     """
 
@@ -68,7 +68,7 @@ class Till:
         purse: Purse,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Has paid nothing."""
+        """Nothing is paid yet."""
         self.on_open: Callable[[], None] = lambda: None
         self.closed_until_ns = 0
         self._name = config.name
@@ -82,22 +82,22 @@ class Till:
     # -- paying
 
     def pay(self, requests: int, timeout_s: float) -> bool:
-        """Pays for a batch that takes so long at most, unless the budget is spent."""
+        """Pays for a batch with this timeout; returns False if the budget is spent."""
         return self._purse.reserve(self._cost(requests, timeout_s))
 
     def affordable_s(self, requests: int, most_s: float) -> float:
-        """For how long a batch can be paid now, up to a time; below 0 if for none."""
+        """For how many seconds, up to `most_s`, a batch can be paid now; negative if for none."""
         if not self._per_s or self._purse.left() >= self._cost(requests, most_s):
             return most_s
         return (self._purse.left() * _EXACT - self._cost(requests, 0.0)) / self._per_s
 
     def give_back(self, requests: int, timeout_s: float, took_ns: int) -> None:
-        """A batch that was paid for was not run, as was said after so long."""
+        """Refunds a batch that was paid for but not run, as became known after `took_ns`."""
         self._purse.refund(self._cost(requests, timeout_s), took_ns / 1e9)
         self._came_back()
 
     def settle(self, timeout_s: float, took_ns: int) -> None:
-        """A batch that was paid for took that long."""
+        """Refunds the unused time of a batch that took `took_ns`."""
         took_s = took_ns / 1e9
         self._purse.refund(self._per_s * max(0.0, timeout_s - took_s), took_s)
         self._came_back()
@@ -105,9 +105,9 @@ class Till:
     def settle_failed(
         self, error: RemoteError, requests: int, timeout_s: float, took_ns: int
     ) -> None:
-        """A batch that was paid for came to nothing, as was said after so long.
+        """Settles a batch that failed, as became known after `took_ns`.
 
-        One that was lost stays paid to the end: it may run on there.
+        A batch that was lost stays paid in full: it may still be running there.
         """
         if error.fault in NOT_RUN or not error.has_gone:
             self.give_back(requests, timeout_s, took_ns)
@@ -120,22 +120,22 @@ class Till:
             self.on_open()
 
     def close(self) -> None:
-        """Writes down what was truly spent."""
+        """Writes the actual spending to the file."""
         self._purse.close()
 
-    # -- what is kept back
+    # -- keeping back
 
     def begin(self) -> None:
-        """Takes it that all can be paid, until it can't."""
+        """Assumes that everything can be paid, until something can't."""
         self.closed_until_ns = 0
         self._batches.clear()
         self._singles.clear()
 
     def close_if_spent(self, settled_ns: int | None) -> bool:
-        """Closes while not even the least can be paid; whether that is so.
+        """Closes the server if not even one request can be paid; returns whether it did.
 
         Args:
-            settled_ns: How long until a batch that is there should be settled; None if none is.
+            settled_ns: How long until a batch in flight should be settled; None if there is none.
         """
         wait_ns = self._wait_ns(1, 0.0)
         if wait_ns:
@@ -145,16 +145,18 @@ class Till:
     def keep_back(
         self, kind: RequestClass, requests: int, seconds: float, settled_ns: int | None
     ) -> str:
-        """A batch can't be paid: what costs as much is kept back, until it can be or may take less.
+        """Keeps back requests that cost as much as a batch that can't be paid.
+
+        They are kept back until they can be paid, or for a limited time, as they may become faster.
 
         Args:
-            kind: The class of its requests.
-            requests: How many they are.
-            seconds: For how long it has to be paid at least.
-            settled_ns: How long until another batch should be settled; None if none is there.
+            kind: The class of the batch's requests.
+            requests: The number of requests.
+            seconds: The least time that has to be paid.
+            settled_ns: How long until a batch in flight should be settled; None if there is none.
 
         Returns:
-            Why, for people.
+            The reason, for people.
         """
         wait_ns = self._wait_ns(requests, seconds)
         if not wait_ns:
@@ -168,7 +170,7 @@ class Till:
         return f"{self._cost(requests, seconds):g} is more than the whole budget"
 
     def _close(self, awaited: tuple[int, float], wait_ns: float, settled_ns: int | None) -> None:
-        """Until so much can be paid, or some of what was paid may come back."""
+        """Closes the server until the awaited batch can be paid, or a refund may come."""
         self._awaited = awaited
         if self._per_s and settled_ns is not None:
             wait_ns = min(wait_ns, settled_ns)
@@ -192,17 +194,17 @@ class Till:
         )
 
     def most(self, model: str) -> float:
-        """How many requests of a model a batch may have at most; infinite as far as it knows."""
+        """The largest payable batch of a model; infinite if no limit is known."""
         lack = self._batches.get(model)
         return inf if lack is None else lack.requests - 1
 
     @property
     def too_dear(self) -> tuple[Tensors, ...]:
-        """The single requests that can't be paid, as `TargetSpec.too_large` has them."""
+        """The single requests that can't be paid, as in `TargetSpec.too_large`."""
         return tuple(self._singles)
 
     def moved(self) -> bool:
-        """Lets go of what can be paid by now, or may be; whether there was such."""
+        """Stops keeping back what can or may be paid by now; returns whether there was any."""
         now_ns, before = self._clock_ns(), len(self._batches) + len(self._singles)
         if not before:
             return False
@@ -216,7 +218,7 @@ class Till:
     # -- money
 
     def describe(self) -> dict[str, Any]:
-        """Spending, budgets and what is too dear for them, for people and programs."""
+        """Spending, budgets, and the batches too dear for them, for people and programs."""
         dear = [
             {"model": model, "requests": each.requests} for model, each in self._batches.items()
         ]
@@ -224,7 +226,7 @@ class Till:
         return {**self._purse.describe(), "too_dear": dear}
 
     def _wait_ns(self, requests: int, seconds: float) -> float:
-        """How long until so much can be paid: 0 where it can be now, infinite where it never is."""
+        """How long until a batch can be paid: 0 if it can be now, infinite if it never can."""
         cost = self._cost(requests, seconds)
         if self._purse.left() >= cost:
             return 0

@@ -1,4 +1,4 @@
-"""Watching over the way to a server: whether anybody is there, and when to try again."""
+"""Watches the way to a server: whether the server is there, and when to try again."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from scheduler.daemon.ways.breaker import Breaker, BreakerState
 from scheduler.daemon.ways.meter import WayMeter
 
 _MARGIN_NS = 3_000_000_000
-"""A target whose breaker is open stays closed so much longer than the next probe should take, lest
-batches go there because this process was held up."""
+"""A target whose breaker is open stays closed this much longer than the next probe should take, so
+that no batch goes there just because this process was held up."""
 
 _SECOND_LOOK = 2
-"""A probe that is late is sent once more, with so many times the patience."""
+"""A probe that is late is repeated once, with this many times the timeout."""
 
 
 class Watch:
-    """Probes one way as often as its pace says, and brings its breaker back.
+    """Probes one way as often as its pace says, and half-opens its breaker again.
 
     Args:
-        endpoint: The server; connected anew where a probe found nobody.
-        finder: Probes.
+        endpoint: The server; reconnected when a probe fails.
+        finder: Sends the probes.
         breaker: Whether anything is sent there.
-        meter: What is known of the way.
-        pace: How often it is looked at, and how long each look may take.
-        standing: Told what is found.
-        under_way: How many bytes are there, or on their way.
-        on_silent: Called with the reason where probes are not answered while the breaker is closed.
+        meter: The measurements of the way.
+        pace: The interval between probes, and their timeouts.
+        standing: Told of the results.
+        under_way: Returns the number of bytes in flight.
+        on_silent: Called with the reason if probes go unanswered while the breaker is not open.
 
     Attributes:
-        heard_ns: When the server last said anything.
+        heard_ns: When the server last answered anything.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Watch:
         under_way: Callable[[], int],
         on_silent: Callable[[str], None],
     ) -> None:
-        """Looks at nothing before `keep`."""
+        """Idle until `keep` runs."""
         self.heard_ns = 0
         self._endpoint = endpoint
         self._finder = finder
@@ -64,13 +64,13 @@ class Watch:
         self._felt_ns = self._open_ns = 0
 
     async def keep(self) -> None:
-        """Watches until the models have to be found anew; see `outdate`."""
+        """Watches until the models must be found again; see `outdate`."""
         while not self._outdated:
             if self.is_open:
                 await asyncio.sleep(self._open_ns / 1e9)
                 await self._try_again()
                 continue
-            # Not `wait_for`, which before Python 3.12 may swallow that it is cancelled.
+            # Not `wait_for`, which before Python 3.12 may swallow a cancellation.
             every_s = self._pace.every_s()
             timer = asyncio.get_running_loop().call_later(every_s, self._news.set)
             await self._news.wait()
@@ -83,36 +83,36 @@ class Watch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the breaker is, so that nothing is sent there."""
+        """Whether the breaker is open, so that no batch is sent."""
         return self._breaker.state is BreakerState.OPEN
 
-    # -- what is heard elsewhere
+    # -- events from the link
 
     def begin(self) -> None:
-        """The server is there, with the models that are known from now on."""
+        """The server is there, and its models are known."""
         self._outdated = self._suspect = False
         self.heard()
 
     def heard(self) -> None:
-        """The server has said something."""
+        """The server has answered something."""
         self.heard_ns = time.monotonic_ns()
 
     def felt(self) -> None:
-        """What it has said tells what the way is like, as a probe would have."""
+        """An answer has measured the way, as a probe would have."""
         self.heard_ns = self._felt_ns = time.monotonic_ns()
 
     def suspect(self) -> None:
-        """It should have said something by now: is anybody there?"""
+        """An answer is overdue: probes at once."""
         self._suspect = True
         self._news.set()
 
     def outdate(self) -> None:
-        """What is known of its models is not true any more."""
+        """What is known of the server's models is out of date."""
         self._outdated = True
         self._news.set()
 
     def opened(self, open_ns: int) -> None:
-        """The breaker has opened, for so long: nothing is sent there until it was tried again."""
+        """The breaker has opened for this long; no batch is sent until a probe succeeds."""
         self._open_ns = open_ns
         self._news.set()
         self._close_while_open()
@@ -122,8 +122,8 @@ class Watch:
     async def _probe(self) -> None:
         error = await self._look(self._patience_s())
         if error is not None and error.fault is Fault.SILENT and not self.is_open:
-            # It may have met a busy process. Until that is known nothing new goes there, and
-            # nothing that is there is taken back.
+            # The process may just be busy. Until that is known, no new batch is sent, and none in
+            # flight is withdrawn.
             patience_s = _SECOND_LOOK * self._patience_s()
             self._standing.doubt_for(int(patience_s * 1e9))
             error = await self._look(patience_s)
@@ -143,7 +143,7 @@ class Watch:
         return None
 
     def _patience_s(self) -> float:
-        # On one connection it comes after all that is being sent, whose time is no round trip.
+        # On a single connection a probe queues behind the bytes in flight; allow for their time.
         return self._pace.patience_s() + self._meter.byte_ns * self._under_way() / 1e9
 
     async def _try_again(self) -> None:

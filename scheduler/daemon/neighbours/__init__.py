@@ -1,1 +1,1 @@
-"""The other boxes of the site: who they are, what they say they can do, and the way to them."""
+"""The other boxes of the site: membership, their reports, and the links to them."""

@@ -1,4 +1,4 @@
-"""What a forwarded request says, and how long a box is left alone that refused one."""
+"""The message of a forwarded request, and how long to avoid a box that refused one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.shrinking import Shrunk
 
 LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
-"""For how long a box that refused a request is not asked again: its next report says more."""
+"""Bounds on how long a box that refused is not asked again; its next report says more."""
 
 
 def forwarded(
@@ -23,8 +23,8 @@ def forwarded(
     Args:
         dispatch: The command to send it.
         submission: The request.
-        budget_ns: What is left of its budget, less the way back.
-        shrunk: Its inputs in a smaller form; None where they go as they are.
+        budget_ns: Its remaining budget, less the way back.
+        shrunk: Its inputs in a smaller form; None if they are sent unchanged.
     """
     specs, body = submission.specs, [submission.body]
     header: wire.Header = {
@@ -50,7 +50,7 @@ def forwarded(
 
 
 def hold_ns(budget_ns: int, detail: Any) -> int:
-    """How long a refusal is likely to be repeated: by the counter-offer, where there is one."""
+    """How long a refusal is likely to be repeated, judging by its counter-offer if it has one."""
     said = detail if isinstance(detail, Mapping) else {}
     hold_ns: float = LONGEST_HOLD_NS
     if offers := said.get("earliest_budget_ms"):

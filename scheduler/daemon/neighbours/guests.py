@@ -1,4 +1,4 @@
-"""The boxes that are connected to this one's door: how much room each has, and what it is told."""
+"""The boxes connected to this one's door: the room each has here, and the reports it gets."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from scheduler.daemon.neighbours.report import report_header, rows_of
 from scheduler.errors import Overloaded
 
 GOSSIP_EVERY = 5
-"""Every so many reports say whom this box knows."""
+"""One report in this many includes gossip about members."""
 
 SENDER_NS = 1_000_000_000
-"""Who sent something within this time counts as one who will again."""
+"""A box that sent a request within this time is expected to send more."""
 
 RETRY_MS = 20
-"""When a box may come again that found no room here."""
+"""After how long a box that found no room may try again."""
 
 
 class Guest(Protocol):
@@ -27,35 +27,35 @@ class Guest(Protocol):
 
     @property
     def held(self) -> int:
-        """How many requests of it are here."""
+        """How many of its requests are here."""
 
     @property
     def local_host(self) -> str | None:
-        """The address at which it found this box."""
+        """The address at which it reached this box."""
 
     def tell(self, header: wire.Header) -> None:
-        """Says something of its own accord."""
+        """Sends an unsolicited message."""
 
 
 @dataclass(slots=True)
 class _Visit:
-    """A guest, and what is known of it."""
+    """The name of a guest's box, and when it last had requests here."""
 
     box: str
     sent_ns: int = 0
 
 
 class Guests:
-    """Tells each guest how this box is, and how much it may send.
+    """Reports to each guest the state of this box, and how much it may send.
 
     Args:
-        driver: This box.
-        members: Whom it knows.
-        is_loaded: Whether its door takes requests for a model.
+        driver: The driver of this box.
+        members: The members known here.
+        is_loaded: Whether this box's door takes requests for a model.
     """
 
     def __init__(self, driver: Driver, members: Members, is_loaded: Callable[[str], bool]) -> None:
-        """Has none."""
+        """Has no guests."""
         self._driver = driver
         self._members = members
         self._is_loaded = is_loaded
@@ -66,25 +66,25 @@ class Guests:
         self._beats = 0
 
     def welcome(self, guest: Guest, box: str) -> None:
-        """It is the connection of that box."""
+        """Registers the connection of a box."""
         self._visits[guest] = _Visit(box)
 
     def gone(self, guest: Guest) -> None:
-        """Its connection is closed."""
+        """Removes a guest whose connection has closed."""
         self._visits.pop(guest, None)
 
     def box_of(self, guest: Guest) -> str | None:
-        """Whose connection it is; None where it has not said."""
+        """The box behind a connection; None if it has not introduced itself."""
         visit = self._visits.get(guest)
         return None if visit is None else visit.box
 
     def check_room(self) -> None:
-        """Nothing, while there is room for one more request of another box beside what is here.
+        """Checks that there is room for one more request from another box.
 
-        They count by reports; several that found the same room must not fill it several times.
+        Other boxes go by reports: several may see the same room, and must not each fill it.
 
         Raises:
-            Overloaded: There is none.
+            Overloaded: There is no room.
         """
         if len(self._driver.core.ledger.records) >= self._room:
             raise Overloaded(
@@ -97,13 +97,13 @@ class Guests:
         return [asdict(cards[name]) for name in self._driver.own_models()]
 
     def publish(self, now_ns: int) -> None:
-        """Tells all of them how this box is now."""
+        """Sends each guest a report."""
         if not self._visits:
             return
         rows = [row for row in rows_of(self._driver.core, now_ns) if self._is_loaded(row.model)]
         self._room = max([row.steps[-1][1] for row in rows], default=0)
         waits = {(row.model, row.variant): row.wait_ns for row in rows}
-        # What waits only for a moment is over before anybody can act on it.
+        # Report the least of the last three waits: a brief wait is over before anyone can react.
         lasting = {k: min([ns, *(w[k] for w in self._waits if k in w)]) for k, ns in waits.items()}
         self._waits = [*self._waits[-1:], waits]
         self._beats += 1
@@ -122,7 +122,7 @@ class Guests:
             guest.tell(report)
 
     def _share_of(self, guest: Guest, now_ns: int) -> Callable[[int], int]:
-        """How many requests a box may have here: what others leave, and its part in any case."""
+        """How many requests a box may have here: the room others leave, or its share if larger."""
         held = len(self._driver.core.ledger.records)
         others = sum(other.held for other in self._visits)
         senders = {

@@ -1,4 +1,4 @@
-"""What the links to other boxes need to know of this one."""
+"""The interface between the links to other boxes and this box."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from workers.link import ModelCard
 
 
 class Introducer(Protocol):
-    """What a link needs to know of this box, and tells it."""
+    """What a link asks of this box, and reports to it."""
 
     def address_of(self, box: str) -> str | None:
-        """Where a member is reached by now; None while it has left."""
+        """The current address of a member; None if it is unknown or has left."""
 
     def introduction(self, connection: Connection) -> wire.Header:
-        """The message in which this box says who it is."""
+        """The message in which this box introduces itself."""
 
     def met(self, box: str, value: Any) -> None:
         """A member has answered an introduction.
 
         Raises:
-            ProtocolError: The answer is none, or of another box.
+            ProtocolError: The answer is malformed, or from another box.
         """
 
     def heard(self, box: str, members: Any) -> None:
-        """A member has sent a report, with whom it knows now and then."""
+        """A member has sent a report, sometimes with gossip about members."""
 
     def has_same(self, card: ModelCard) -> bool:
-        """Whether a model of that name is the same one here, or none is here."""
+        """Whether this box has the same model, or none of that name."""
 
     def card(self, model: str) -> ModelCard | None:
-        """What is known here of a model, by this box's own files where it has them."""
+        """The card of a model, from this box's own files if it has them."""

@@ -1,4 +1,4 @@
-"""A second connection to another box, for what would keep small requests waiting on the first."""
+"""A second connection to another box, for large messages that would delay small requests."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from scheduler.client.large_calls import LARGE_BYTES
 from scheduler.errors import LaxityError
 
 OPEN_S = 3.0
-"""How long it may take until it can be used."""
+"""Timeout of each step of opening it."""
 
 RETRY_S = 5.0
-"""How long none is looked for after one could not be had."""
+"""How long not to try again after it could not be opened."""
 
 OnFrame = Callable[[Connection, wire.Header, "wire.Body | None"], None]
 Dial = Callable[[OnFrame, Callable[[Connection, Exception], None]], Awaitable[Connection]]
 
 
 class LargeWay:
-    """Carries requests that bring much, or whose models answer with much.
+    """Carries large requests, and requests to models with large answers.
 
-    Until it is open, they take the first connection.
+    Until it is open, they use the first connection.
 
     Args:
         dial: Connects, and introduces this box.
-        on_frame: Told of what comes.
-        on_lost: Told when the connection is lost that had been used.
+        on_frame: Called with answers that arrive.
+        on_lost: Called when the open connection is lost.
     """
 
     def __init__(
         self, dial: Dial, on_frame: OnFrame, on_lost: Callable[[Connection, str], None]
     ) -> None:
-        """Not wanted yet."""
+        """Not needed yet."""
         self._dial = dial
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -46,12 +46,12 @@ class LargeWay:
         self._models: set[str] = set()
 
     def note(self, model: str, size: int) -> None:
-        """Takes note of an answer: a model that gave a large one gives more of them."""
+        """Notes the size of an answer: a model that gave one large answer will give more."""
         if size > LARGE_BYTES:
             self._models.add(model)
 
     def connection_for(self, model: str, size: int) -> Connection | None:
-        """Where a request of some bytes should go; None is the first connection."""
+        """The connection for a request of this size; None means the first connection."""
         if size <= LARGE_BYTES and model not in self._models:
             return None
         is_idle = self._connection is None and self._opening is None
@@ -60,7 +60,7 @@ class LargeWay:
         return self._connection
 
     def close(self) -> None:
-        """Hangs up, without a word about what was sent."""
+        """Hangs up without reporting requests in flight as lost."""
         if self._opening is not None:
             self._opening.cancel()
         connection, self._connection = self._connection, None
@@ -82,7 +82,7 @@ class LargeWay:
                 connection.fail(ConnectionAbortedError("hung up"))
 
     def _hear(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
-        # What a box says of itself it says on both connections.
+        # A box sends its reports on both connections; only answers are needed from this one.
         if header["t"] in ("result", "error") and header.get("id"):
             self._on_frame(connection, header, body)
         elif self._met is not None and not self._met.done() and header.get("id") == 0:

@@ -1,8 +1,9 @@
-"""Who belongs to the site, as one box knows it: told by the boxes themselves, and by hearsay.
+"""The members of the site as one box knows them, from the boxes themselves and from gossip.
 
-Apart from sockets and clocks: time is an argument. A box believes what another says of itself, and
-of third ones it takes over what somebody heard from them later than it did itself. Whether a box
-can be reached is nobody's word but its own: a cable that is cut for one need not be for another.
+This module uses no sockets and no clock: time is an argument. A box believes what another says
+about itself. About third boxes it accepts gossip that is more recent than its own knowledge. Only
+its own experience tells it whether a box is reachable: a cut cable may affect one box and not
+another.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from scheduler.errors import Forbidden
 State = Literal["up", "suspected", "gone", "left"]
 
 SUSPECT_NS = 700_000_000
-"""A box that was not heard for so long is not sent anything: three reports did not come."""
+"""A box not heard from for this long, about three reports, is sent nothing."""
 
 GONE_NS = 10_000_000_000
-"""After so long it is called gone; it is called upon all the same."""
+"""After this long it is reported as gone; this box still tries to connect to it."""
 
 FORGET_NS = 3_600_000_000_000
-"""After so long without anybody having heard of it, it is no member any more."""
+"""A box that nobody has heard from for this long is no longer a member."""
 
 _ENTRY = (str, str, int, int, bool)
-"""What gossip says of a member: name, address, incarnation, age in milliseconds, left."""
+"""Types of a gossip entry: name, address, incarnation, age in milliseconds, left."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 MOST_MEMBERS = 256
-"""More than these are not taken in: every box keeps a connection to every other one."""
+"""No more members than this are accepted: every box keeps a connection to every other one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a box says of itself.
+    """What a box says about itself.
 
     Attributes:
-        box: Its name, of its own within the site.
-        address: Where its native door is reached, as a URL.
-        incarnation: Of this life of its scheduler; another life has another number.
+        box: Its name, unique within the site.
+        address: The URL of its native door.
+        incarnation: Random number of this run of its scheduler; a restart changes it.
 
     Raises:
-        ValueError: A box can't be called that or be reached there, or its life has no number.
+        ValueError: The name, address or incarnation is not valid.
     """
 
     box: str
@@ -53,13 +54,13 @@ class Identity:
     incarnation: int
 
     def __post_init__(self) -> None:
-        """Refuses what would be mistaken for a device of the box, or a socket of it."""
+        """Refuses names that could be mistaken for devices, and sockets local to a machine."""
         if _NAME.fullmatch(self.box) is None:
-            raise ValueError(f"{self.box!r:.80} is no name of a box")
+            raise ValueError(f"{self.box!r:.80} is not a valid name for a box")
         if parse_address(self.address).scheme == "unix":
-            raise ValueError(f"{self.address!r:.80} is on that machine alone")
-        if type(self.incarnation) is not int:  # True would be told on, and no box takes it there
-            raise ValueError(f"{self.incarnation!r:.80} is no number of a life")
+            raise ValueError(f"{self.address!r:.80} is local to that machine")
+        if type(self.incarnation) is not int:  # gossip of a bool would be rejected everywhere
+            raise ValueError(f"{self.incarnation!r:.80} is not an incarnation number")
 
 
 @dataclass(slots=True)
@@ -67,10 +68,10 @@ class Member:
     """Another box.
 
     Attributes:
-        who: What it last said of itself, or others said of it.
-        told_ns: When anybody last heard from it, as far as known here.
+        who: What it last said about itself, or others said about it.
+        told_ns: When any box last heard from it, as far as known here.
         heard_ns: When this box last heard from it; None if never.
-        left: Whether it said that it goes.
+        left: Whether it announced that it was leaving.
     """
 
     who: Identity
@@ -79,7 +80,7 @@ class Member:
     left: bool = False
 
     def state(self, now_ns: int) -> State:
-        """How it is, seen from here."""
+        """Its state as seen from this box."""
         if self.left:
             return "left"
         if self.heard_ns is None:
@@ -89,15 +90,15 @@ class Member:
 
 
 class Members:
-    """The members of a site besides this box.
+    """The members of a site other than this box.
 
     Args:
         own: The name of this box.
-        incarnation: Of this life of it.
+        incarnation: The number of this run of its scheduler.
     """
 
     def __init__(self, own: str, incarnation: int) -> None:
-        """Knows nobody."""
+        """Knows no members."""
         self._own = own
         self._incarnation = incarnation
         self._members: dict[str, Member] = {}
@@ -113,10 +114,10 @@ class Members:
         return self._members.get(box)
 
     def introduced(self, who: Identity, now_ns: int) -> None:
-        """A box has said who it is.
+        """Adds or updates a box that has introduced itself.
 
         Raises:
-            Forbidden: Its name is taken by another box, or there are too many.
+            Forbidden: Its name is taken by another box, or there are too many boxes.
         """
         if who.box == self._own:
             raise Forbidden(f"this box is called {who.box!r}; give the other one another name")
@@ -130,50 +131,50 @@ class Members:
         if elsewhere and known.who.incarnation != who.incarnation and known.state(now_ns) == "up":
             raise Forbidden(
                 f"another box is called {who.box!r}, at {known.who.address}; "
-                "each has a name of its own"
+                "each box needs a name of its own"
             )
         known.who, known.left = who, False
         known.told_ns = known.heard_ns = now_ns
 
     def heard(self, box: str, now_ns: int) -> None:
-        """A report of it came."""
+        """Notes that a report from a box has arrived."""
         member = self._members.get(box)
         if member is not None:
             member.told_ns = member.heard_ns = now_ns
 
     def left(self, box: str) -> None:
-        """It has said that it goes."""
+        """Notes that a box has announced that it is leaving."""
         member = self._members.get(box)
         if member is not None:
             member.left = True
 
     def forget(self, now_ns: int) -> None:
-        """Drops those that nobody has heard of for long."""
+        """Drops members that nobody has heard from for `FORGET_NS`."""
         for box, member in list(self._members.items()):
             if now_ns - member.told_ns > FORGET_NS:
                 del self._members[box]
 
-    # -- hearsay
+    # -- gossip
 
     def gossip(self, now_ns: int) -> list[list[Any]]:
-        """What others are told: name, address, incarnation, age in milliseconds, left."""
+        """Entries for other boxes: name, address, incarnation, age in milliseconds, left."""
         return [
             [m.who.box, m.who.address, m.who.incarnation, (now_ns - m.told_ns) // 10**6, m.left]
             for m in self._members.values()
         ]
 
     def told(self, entries: Sequence[Any], now_ns: int) -> None:
-        """Takes over what another box knows better.
+        """Merges another box's gossip, where it is more recent.
 
         Raises:
-            ValueError: The entries are not what `gossip` gives.
+            ValueError: The entries are not in the form that `gossip` returns.
         """
         for entry in entries:
             if not isinstance(entry, list) or len(entry) != len(_ENTRY):
-                raise ValueError(f"no member: {entry!r:.100}")
+                raise ValueError(f"not a member entry: {entry!r:.100}")
             box, address, incarnation, age_ms, left = entry
             if any(type(v) is not kind for v, kind in zip(entry, _ENTRY, strict=True)):
-                raise ValueError(f"no member: {entry!r:.100}")
+                raise ValueError(f"not a member entry: {entry!r:.100}")
             if box != self._own:
                 self._told_of(
                     Identity(box, address, incarnation),
@@ -194,14 +195,14 @@ class Members:
             elif left:
                 known.left = True
 
-    # -- looking in
+    # -- inspection
 
     def is_alone(self, now_ns: int) -> bool:
-        """Whether there are other boxes, or were, and none of them is heard."""
+        """Whether no other box is up; also True if there are none."""
         return not any(m.state(now_ns) == "up" for m in self._members.values())
 
     def describe(self, now_ns: int) -> list[dict[str, Any]]:
-        """All of them, for people and programs; heard_s is None for one that was never heard."""
+        """All members, for people and programs; heard_s is None for one never heard from."""
         return [
             {
                 "name": box,

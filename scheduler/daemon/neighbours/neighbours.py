@@ -1,4 +1,4 @@
-"""This box among the others of its site: finds them, tells them how it is, uses them as targets."""
+"""This box's part in its site: it finds other boxes, reports to them, uses them as targets."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
 from workers.link import ModelCard
 
 REPORT_S = 0.2
-"""How often others are told, give or take a tenth by chance."""
+"""Interval between reports, plus or minus a random tenth."""
 
 MESSAGES = frozenset(("peer", "leave", "ping"))
-"""What other boxes say at the native door."""
+"""Messages of other boxes at the native door."""
 
 _NEWS = {
-    "up": "another box is heard",
+    "up": "another box is reachable",
     "suspected": "another box is silent; it is sent nothing",
-    "gone": "another box is gone; it is called again and again",
+    "gone": "another box is gone; this one keeps calling it",
     "left": "another box was stopped",
 }
 
@@ -46,15 +46,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SiteOptions:
-    """What a box is told of its site.
+    """The configuration of a box's site.
 
     Attributes:
         site: The site's name, the same for all its boxes.
         box: The box's own name.
-        join: Where to ask for members; its own address may be among them.
-        advertise: Where others reach this box; None: at the address that they see, and `port`.
-        port: Where its native door listens; None where no other machine reaches it.
-        token: What it shows to others; None for nothing.
+        join: Addresses to ask for members; its own may be among them.
+        advertise: Address at which others reach this box; None means the address that they see,
+            with `port`.
+        port: Port of its native door; None if other machines can't reach it.
+        token: The token for other boxes; None for no token.
     """
 
     site: str
@@ -66,12 +67,12 @@ class SiteOptions:
 
 
 class Neighbours:
-    """Keeps the members of a site, a link to each, and tells each how this box is.
+    """Keeps the members of a site and a link to each, and reports to each.
 
     Args:
-        driver: Whose targets the others become.
-        options: What the box is told of its site.
-        is_loaded: Whether its door takes requests for a model.
+        driver: The driver that gets the other boxes as targets.
+        options: The configuration of the site.
+        is_loaded: Whether this box's door takes requests for a model.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class Neighbours:
         options: SiteOptions,
         is_loaded: Callable[[str], bool] = lambda _model: True,
     ) -> None:
-        """Asks nobody before `start`."""
+        """Contacts nobody before `start`."""
         self._driver = driver
         self._options = options
-        # Another one in each life of the scheduler, also on a box whose clock starts at 1970.
+        # Random, so that each run differs even on a box whose clock starts at 1970.
         self._incarnation = random.SystemRandom().getrandbits(62)
         self._members = Members(options.box, self._incarnation)
         self._links: dict[str, PeerLink] = {}
@@ -93,28 +94,28 @@ class Neighbours:
         self._states: dict[str, str] = {}
 
     def start(self) -> None:
-        """Looks for the others from now on."""
+        """Starts to report and to look for other boxes."""
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._beat())]
         self._tasks += [loop.create_task(self._seek(address)) for address in self._options.join]
 
     def leave(self) -> None:
-        """Tells the others that this box goes."""
+        """Tells the other boxes that this one is leaving."""
         for link in self._links.values():
             link.leave()
 
     async def close(self) -> None:
-        """Looks for nobody any more; the links are the driver's to close."""
+        """Stops reporting and looking; the driver closes the links."""
         await end_tasks(self._tasks)
 
-    # -- what others say at the door
+    # -- messages at the door
 
     def take(self, header: wire.Header, guest: Guest) -> Any:
         """Answers a message of another box.
 
         Raises:
-            InvalidInput: It is none.
-            Forbidden: That box can't be one of this site.
+            InvalidInput: The message is malformed.
+            Forbidden: That box can't join this site.
         """
         if header["t"] == "ping":
             return None
@@ -125,15 +126,15 @@ class Neighbours:
         return self._welcome(header, guest)
 
     def check_room(self) -> None:
-        """Nothing, while there is room for one more request of another box beside what is here.
+        """Checks that there is room for one more request from another box.
 
         Raises:
-            Overloaded: There is none.
+            Overloaded: There is no room.
         """
         self._guests.check_room()
 
     def gone(self, guest: Guest) -> None:
-        """The connection of a guest is closed."""
+        """Removes a guest whose connection has closed."""
         self._guests.gone(guest)
 
     def _welcome(self, header: wire.Header, guest: Guest) -> Any:
@@ -147,7 +148,9 @@ class Neighbours:
             }:
                 pass
             case _:
-                raise InvalidInput("a peer says its site, box, incarnation, address and members")
+                raise InvalidInput(
+                    "a peer message needs site, box, incarnation, address and members"
+                )
         if site != self._options.site:
             raise Forbidden(f"this box belongs to the site {self._options.site!r}, not {site!r}")
         if (box, incarnation) != (self._options.box, self._incarnation):
@@ -162,20 +165,20 @@ class Neighbours:
             self._guests.welcome(guest, box)
         return {**self._who_is_here(guest.local_host), "models": self._guests.cards()}
 
-    # -- what links need to know (Introducer)
+    # -- for the links (Introducer)
 
     def address_of(self, box: str) -> str | None:
-        """Where a member is reached by now; None while it has left."""
+        """The current address of a member; None if it is unknown or has left."""
         member = self._members.get(box)
         return None if member is None or member.left else member.who.address
 
     def introduction(self, connection: Connection) -> wire.Header:
-        """The message in which this box says who it is."""
+        """The message in which this box introduces itself."""
         who = self._who_is_here(connection.local_host)
         return {"t": "peer", "id": 0, "site": self._options.site, **who}
 
     def _who_is_here(self, seen_host: str | None) -> dict[str, Any]:
-        """What boxes say of themselves to each other, whoever asked whom."""
+        """What this box says about itself, in introductions and in answers to them."""
         return {
             "box": self._options.box,
             "incarnation": self._incarnation,
@@ -195,14 +198,14 @@ class Neighbours:
         """A member has answered an introduction.
 
         Raises:
-            ProtocolError: The answer is none, or of another box.
+            ProtocolError: The answer is malformed, or from another box.
         """
         found = self._answered(value, None)
         if found != box:
-            raise ProtocolError(f"at the address of {box!r} is {found!r}")
+            raise ProtocolError(f"the box at the address of {box!r} is {found!r}")
 
     def heard(self, box: str, members: Sequence[Any]) -> None:
-        """A member has sent a report, with whom it knows now and then."""
+        """A member has sent a report, sometimes with gossip about members."""
         now_ns = self._driver.clock_ns()
         self._members.heard(box, now_ns)
         if members:
@@ -210,18 +213,18 @@ class Neighbours:
             self._adopt()
 
     def has_same(self, card: ModelCard) -> bool:
-        """Whether a model of that name is the same one here, or none is here."""
+        """Whether this box has the same model, or none of that name."""
         own = self._driver.catalog.cards.get(card.name)
         if own is None or own is card:
             return True
         return (own.digest, own.signature) == (card.digest, card.signature)
 
     def card(self, model: str) -> ModelCard | None:
-        """What is known here of a model, by this box's own files where it has them."""
+        """The card of a model, from this box's own files if it has them."""
         return self._driver.catalog.cards.get(model)
 
     def _answered(self, value: Any, asked: Address | None) -> str:
-        """Takes in who answered, and whom it knows; the name of that box."""
+        """Records the box that answered and the members it knows; returns its name."""
         match value:
             case {
                 "box": str(box),
@@ -231,7 +234,7 @@ class Neighbours:
             }:
                 pass
             case _:
-                raise ProtocolError(f"no answer of a box: {value!r:.100}")
+                raise ProtocolError(f"not an answer of a box: {value!r:.100}")
         if box == self._options.box:
             if incarnation != self._incarnation:
                 raise ProtocolError(f"another box is called {box!r} as well")
@@ -247,7 +250,7 @@ class Neighbours:
     # -- finding others
 
     async def _seek(self, address: Address) -> None:
-        """Asks at an address again and again, as long as the box there is not heard."""
+        """Introduces this box at an address, repeatedly while the box there is not up."""
         backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         found: str | None = None
         while found != self._options.box:
@@ -267,13 +270,13 @@ class Neighbours:
             box = member.who.box
             if box not in self._links and not member.left:
                 if self._driver.has_target(box):
-                    log.error("a box is called like a target of this one", box=box)
+                    log.error("a box has the name of a target of this one", box=box)
                     continue
                 link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
                 self._links[box] = link
                 self._driver.add_target(box, link)
 
-    # -- telling others
+    # -- reports to others
 
     async def _beat(self) -> None:
         while True:
@@ -281,18 +284,20 @@ class Neighbours:
             await asyncio.sleep(REPORT_S * random.uniform(0.9, 1.1))
             now_ns = self._driver.clock_ns()
             self._guests.publish(now_ns)
-            # Where this loop itself was held up, the others' reports still wait to be read.
+            # If this loop itself was held up, reports may have arrived but not been read yet.
             if now_ns - before_ns < SUSPECT_NS // 2:
                 for link in self._links.values():
                     link.check(now_ns)
             await self._tidy(now_ns)
 
     async def _tidy(self, now_ns: int) -> None:
-        """Lets go of those that are forgotten, and says who came, went or is missing."""
+        """Removes forgotten members, and logs changes of members' states."""
         self._members.forget(now_ns)
         for box in [box for box in self._links if self._members.get(box) is None]:
             del self._links[box]
-            await self._driver.remove_target(box, f"nobody has heard of box {box} for long")
+            await self._driver.remove_target(
+                box, f"nobody has heard from box {box} for a long time"
+            )
         states = {member.who.box: member.state(now_ns) for member in self._members}
         for box, state in states.items():
             if self._states.get(box) != state:
@@ -302,7 +307,9 @@ class Neighbours:
         if alone != self._alone:
             self._alone = alone
             word = (
-                "no other box is heard; going on alone" if alone else "other boxes are heard again"
+                "no other box is reachable; going on alone"
+                if alone
+                else "other boxes are reachable again"
             )
             (log.warning if alone else log.info)(word, members=len(self._members))
 
@@ -310,7 +317,7 @@ class Neighbours:
         expected = len(self._members) or self._options.join
         return bool(expected) and self._members.is_alone(now_ns)
 
-    # -- looking in
+    # -- inspection
 
     def describe(self) -> dict[str, Any]:
         """This box and the others, for people and programs."""

@@ -1,4 +1,4 @@
-"""What is known of another box: what it said, what was sent there, and the target that makes."""
+"""Knowledge about another box, from its reports and answers, and the target made from it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from scheduler.daemon.ways.sizes import RefusedSizes
 from workers.link import ModelCard, card_from
 
 MATERIAL = 1.25
-"""A service time that moved by less than this factor is the one that was reported before; what was
-learned of it since stays."""
+"""A reported time that moved by less than this factor counts as unchanged, and what was learned
+since is kept."""
 
 BUDGETS = 64
-"""Requests whose budgets say how deep a queue at the other box may be."""
+"""Number of recent requests whose budgets decide how deep the queue at the other box may be."""
 
 SPREAD = 1.5
-"""How much longer than planned a request may be there and still be in time."""
+"""Factor by which a request may take longer than planned there and still be in time."""
 
 _ANY_NS = 1 << 62
 
@@ -31,19 +31,19 @@ Variant = tuple[str, str]
 
 
 class PeerKnowledge:
-    """One box as its reports and the answers to what was sent there show it.
+    """One other box, as known from its reports and its answers.
 
     Args:
         box: Its name.
-        has_same: Whether a model of that name is the same one here, or none is here.
+        has_same: Whether this box has the same model, or none of that name.
 
     Attributes:
-        learned: Whether an answer came since the target was last taken anew.
-        too_large: What is more than it takes, by what it said as it was met.
+        learned: Whether an answer came since the target last came up afresh.
+        too_large: Requests over the size limit that the box stated when it was met.
     """
 
     def __init__(self, box: str, has_same: Callable[[ModelCard], bool]) -> None:
-        """Nothing was said yet."""
+        """Nothing is known yet."""
         self.learned = False
         self.too_large = RefusedSizes()
         self._box = box
@@ -56,25 +56,26 @@ class PeerKnowledge:
         self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
 
     def learn(self, models: Any) -> tuple[list[ModelCard], list[Any]]:
-        """Takes over its models; those that can be asked for here too, and why others can't.
+        """Records the box's models; returns those usable from here, and why others are not.
 
         Raises:
-            KeyError, TypeError, ValueError: They are none.
+            KeyError, TypeError, ValueError: The models are malformed.
         """
         self._cards = list(map(card_from, models))
         usable = [card for card in self._cards if self._has_same(card)]
-        why = f"the model of that name on {self._box} is another one"
+        why = f"the model of that name on {self._box} is a different one"
         return usable, [[card.name, why] for card in self._cards if card not in usable]
 
     def report(self, rows: Sequence[Row], under_way: set[Variant]) -> bool:
-        """Takes over a report.
+        """Records a report.
 
         Args:
-            rows: Of the report.
-            under_way: What is there and was not answered.
+            rows: The rows of the report.
+            under_way: The variants of requests in flight there.
 
         Returns:
-            False where the report says more than all that was learned: nothing went there lately.
+            False if the report is more current than what was learned from answers, because nothing
+            was sent lately.
         """
         usable = {card.name for card in self._cards if self._has_same(card)}
         self._rows = [row for row in rows if row.model in usable]
@@ -84,14 +85,14 @@ class PeerKnowledge:
         return in_use
 
     def sent(self, what: Variant, budget_ns: int) -> None:
-        """A request was sent there, whose caller gave it so long in all."""
+        """Notes that a request with this total budget was sent there."""
         self._used.add(what)
         self._budgets_ns.append(budget_ns)
 
     def room(self) -> int:
-        """How many requests may be there at once and still be in time, as those before were.
+        """How many requests may be there at once and still be in time, judging by recent budgets.
 
-        One, if there is room at all: the next may have longer than those before.
+        At least one if there is room at all: the next request may have a longer budget.
         """
         budgets = sorted(self._budgets_ns)
         budget_ns = int(budgets[len(budgets) // 10] / SPREAD) if budgets else _ANY_NS
@@ -102,7 +103,7 @@ class PeerKnowledge:
         return max(rooms, default=0)
 
     def offers_less(self) -> bool:
-        """Whether something that was offered before is not any more."""
+        """Whether an earlier offer is missing from the last report."""
         return bool(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
 
     @property
@@ -130,7 +131,7 @@ class PeerKnowledge:
         )
 
     def _offer(self, row: Row) -> Offer:
-        """What a report says of a variant, where nothing newer was learned from answers."""
+        """The offer of a reported variant; a known offer stays if answers are more current."""
         key = row.model, row.variant
         known = self._offers.get(key)
         sojourn_ns = tuple(row.wait_ns + service_ns for service_ns in row.service_ns)

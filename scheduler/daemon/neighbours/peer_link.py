@@ -1,4 +1,4 @@
-"""The way to another box: single requests there by the native protocol, its reports back."""
+"""The link to another box: it sends single requests by the native protocol, and gets reports."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ from scheduler.daemon.ways.shrinking import Shrinkings, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
 
 CONNECT_S = 3.0
-"""How long it may take until the other box has said who it is."""
+"""Timeout until the other box has introduced itself."""
 
 FIRST_RETRY_NS, LONGEST_RETRY_NS = 100_000_000, 2_000_000_000
-"""Ceilings of the time between attempts to reach a box."""
+"""First and last ceiling of the backoff between attempts to reach a box."""
 
 SILENT_NS = 2_000_000_000
-"""A connection on which nothing came for so long is given up: nobody may ever say that it broke."""
+"""A connection silent for this long is abandoned: a broken one may never report an error."""
 
 REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
-"""How another box says that it does not take a request."""
+"""Outcomes with which another box refuses a request."""
 
 log = structlog.get_logger()
 
 
 class PeerLink:
-    """A connection to another box's native door, made anew whenever it is lost.
+    """A connection to another box's native door, re-established whenever it is lost.
 
-    What is large has a second one, once there is any.
+    Large messages get a second connection, opened when the first of them is sent.
 
     Args:
         box: The name of the other box; the target's id.
-        token: What is shown there.
+        token: The token for the other box.
         introducer: This box.
-        listener: Who hears what the link says.
+        listener: Receives the reports of the link.
         clock_ns: The monotonic clock.
 
     Implements `TargetLink`.
@@ -94,7 +94,7 @@ class PeerLink:
     # -- the connection
 
     async def keep_connected(self) -> None:
-        """Connects, and again whenever the box was lost, until cancelled."""
+        """Connects, and reconnects whenever the box is lost, until cancelled."""
         try:
             while True:
                 try:
@@ -116,7 +116,7 @@ class PeerLink:
     async def _dial(
         self, on_frame: OnFrame, on_lost: Callable[[Connection, Exception], None]
     ) -> Connection:
-        """A connection on which this box has said who it is; the answer is the first frame."""
+        """Connects and sends this box's introduction; the answer is the first frame."""
         address = self._introducer.address_of(self._box)
         if address is None:
             raise LaxityError("it has left")
@@ -150,14 +150,14 @@ class PeerLink:
             self._broken.set()
 
     def _on_large_lost(self, connection: Connection, reason: str) -> None:
-        """What went over the second connection goes elsewhere; the box is still there."""
+        """Returns the requests of the second connection to the core; the box is still there."""
         lost = [run_id for run_id, sent in self._sent.items() if sent.connection is connection]
         for run_id in lost:
             if self._sent.pop(run_id, None) is not None:
                 self._listener.on_not_run(run_id, f"{self._box}: {reason}")
 
     def _lose(self, reason: str) -> None:
-        """What was sent there goes elsewhere; an answer that still comes is nobody's any more."""
+        """Reports the box as lost; its requests go elsewhere, and late answers are ignored."""
         self._sent.clear()
         if self._up:
             self._up = False
@@ -169,12 +169,12 @@ class PeerLink:
             self._connection.close()
 
     def leave(self) -> None:
-        """Says that this box goes."""
+        """Tells the other box that this one is leaving."""
         if self._connection is not None:
             self._connection.send(wire.encode({"t": "leave", "id": -2}))
 
     def check(self, now_ns: int) -> None:
-        """Notices silence, and measures the way; to be called a few times a second."""
+        """Notices silence, and pings the other box; must be called a few times a second."""
         if self._connection is None:
             return
         if self._up and now_ns - self._reported_ns > SUSPECT_NS:
@@ -189,7 +189,7 @@ class PeerLink:
     # -- sending
 
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
-        """Forwards a request with what is left of its budget, less the way back."""
+        """Forwards a request with its remaining budget, less the way back."""
         (submission,) = batch
         connection, run_id = self._connection, dispatch.run_id
         size = len(submission.body)
@@ -208,12 +208,12 @@ class PeerLink:
             self._forward(connection, sent, submission)
 
     async def _shrink(self, sent: Sent, submission: Submission) -> None:
-        """Makes a request's inputs smaller first; those that don't fit go as they are."""
+        """Shrinks a request's inputs, then forwards it; inputs that don't fit go unchanged."""
         run_id, connection = sent.dispatch.run_id, self._connection
         shrinking = self._shrinkings[sent.dispatch.model]
         sent.shrunk = await shrinking.shrunk(sent.dispatch.form, [submission])
         if self._sent.get(run_id) is not sent or connection is None:
-            return  # it was taken back meanwhile
+            return  # it was withdrawn meanwhile
         if sent.cancelled:
             del self._sent[run_id]
             self._listener.on_not_run(run_id, f"{self._box}: nobody waits any more")
@@ -232,7 +232,7 @@ class PeerLink:
         sent.connection.send_soon(wire.encode(header, body))
 
     def cancel(self, run_id: int) -> None:
-        """Lets the other box drop a request; that it has is still to be heard."""
+        """Asks the other box to drop a request; its answer is still awaited."""
         if self._connection is not None and run_id in self._sent:
             sent = self._sent[run_id]
             sent.cancelled = True
@@ -240,12 +240,12 @@ class PeerLink:
             way.send_soon(wire.encode({"t": "cancel", "id": run_id}))
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
-        """Measures the way, with no more than a request has; the rest the box says itself."""
+        """Measures the way with at most a request's size; the box reports the rest itself."""
         if self._connection is not None and not self._sent:
             self._pings.large(self._connection, len(refused.body))
 
     def describe(self) -> dict[str, Any]:
-        """What is known of the box and of the way to it."""
+        """The state of the box and of the way to it."""
         return {
             "peer": True,
             "forwarded": self.forwarded,
@@ -257,7 +257,7 @@ class PeerLink:
             "too_large": self._known.too_large.describe(),
         }
 
-    # -- what comes
+    # -- incoming messages
 
     def _on_frame(
         self, connection: Connection, header: wire.Header, body: wire.Body | None
@@ -277,7 +277,9 @@ class PeerLink:
         try:
             self._take(header, body)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"box {self._box} said what no box says: {error!r:.200}") from None
+            raise ProtocolError(
+                f"box {self._box} sent an invalid message: {error!r:.200}"
+            ) from None
 
     def _take(self, header: wire.Header, body: wire.Body | None) -> None:
         match header["t"]:
@@ -306,7 +308,7 @@ class PeerLink:
             self._pings.answered(header["id"])
 
     def _learn(self, models: Any) -> None:
-        """Takes over what can be asked for there, and here because of it."""
+        """Records the other box's models, which can then be requested here too."""
         self._listener.on_catalog(self._box, *self._known.learn(models), own=False)
 
     def _on_report(self, rows: list[Row], members: Any) -> None:
@@ -314,16 +316,17 @@ class PeerLink:
         self._reported_ns = self._clock_ns()
         in_use = self._known.report(rows, {sent.what for sent in self._sent.values()})
         if not in_use and self._known.models:
-            # Nothing goes there, maybe because of what was learned: the report is newer than that.
+            # Nothing is sent there, maybe because of outdated learning: start afresh from the
+            # report.
             self._up = False
         self._tell()
 
-    # -- what the scheduler is told
+    # -- reports to the scheduler
 
     def _tell(self, closed_ns: int = 0) -> None:
-        """What the box is like by its last report, and for how long it takes nothing."""
+        """Reports the box as of its last report, and for how long it is closed."""
         if self._known.offers_less() and self._up:
-            # A target's offers can't be taken away, but it may come back with fewer.
+            # A target's offers can't be withdrawn, but it may come back up with fewer.
             self._lose("it offers less than before")
         room = self._known.room()
         if self._connection is not None:
@@ -348,7 +351,7 @@ class PeerLink:
         run_id = header["id"]
         sent = self._sent.pop(run_id, None)
         if sent is None:
-            return  # it was taken back meanwhile, and has ended elsewhere
+            return  # it was withdrawn meanwhile, and has ended elsewhere
         _, _, execute_ns, total_ns = map(index, header["timing"])
         self._known.learned = True
         outputs = body if body is not None else memoryview(b"")
@@ -383,7 +386,7 @@ class PeerLink:
             self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
 
     def _keep_here(self, run_id: int, submission: Submission) -> None:
-        """The box takes nothing so large: neither this nor the like is sent there."""
+        """Handles a request too large for the box: none like it is sent there again."""
         if self._sent.pop(run_id, None) is None:
             return
         size = len(submission.body)
@@ -394,7 +397,7 @@ class PeerLink:
         self._listener.on_not_run(run_id, f"{size} bytes are more than {self._box} takes")
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:
-        """The box does not take it: it is not asked for a moment, then the request waits again."""
+        """Handles a refusal: closes the target for a moment, and requeues the request."""
         sent = self._sent.pop(run_id, None)
         if sent is None:
             return

@@ -1,4 +1,4 @@
-"""Measuring the way to another box by messages that ask for nothing but an answer."""
+"""Measures the way to another box with pings."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from scheduler.client.connection import Connection
 from scheduler.daemon.ways.meter import WayMeter
 
 _SMALL, _LARGE = -1, -3
-"""The ids of pings: they are no requests."""
+"""The ids of pings; negative, because they are not requests."""
 
 
 class Pings:
-    """One small one at a time tells the round trip, and one large one the bandwidth.
+    """At most one small ping in flight, for the round trip, and one large, for the bandwidth.
 
     Args:
-        meter: Told what they took.
+        meter: Records their times.
         clock_ns: The monotonic clock.
     """
 
     def __init__(self, meter: WayMeter, clock_ns: Callable[[], int]) -> None:
-        """None is under way."""
+        """No ping is in flight."""
         self._meter = meter
         self._clock_ns = clock_ns
         self._small_ns = 0
         self._large: tuple[int, int] | None = None
 
     def begin(self) -> None:
-        """The connection is another one: what went over the last is never answered."""
+        """Starts on a new connection: pings on the last one will never be answered."""
         self._small_ns = 0
         self._large = None
 
     @property
     def under_way(self) -> int:
-        """The bytes that were sent and not answered."""
+        """The bytes in flight."""
         return self._large[0] if self._large else 0
 
     def small(self, connection: Connection, under_way: int) -> None:
-        """Sends a small one, unless it would wait behind so many bytes and measure their time."""
+        """Sends a small ping, unless it would queue behind `under_way` bytes and measure those."""
         if not self._small_ns and not self._meter.is_bulk(under_way):
             self._small_ns = self._clock_ns()
             connection.send(wire.encode({"t": "ping", "id": _SMALL}))
 
     def large(self, connection: Connection, size: int) -> None:
-        """Sends one of up to so many bytes: what the box takes, and the way carries soon."""
+        """Sends a large ping of at most `size` bytes, limited by what the box and the way take."""
         if not self._large:
             size = self._meter.trial_bytes(min(size, connection.limits.body_bytes))
             self._large = size, self._clock_ns()
             connection.send_soon(wire.encode({"t": "ping", "id": _LARGE}, [bytes(size)]))
 
     def answered(self, ping_id: int) -> None:
-        """The answer to one came, or to what is none."""
+        """Records the answer to a ping; ignores other ids."""
         now_ns = self._clock_ns()
         if ping_id == _SMALL and self._small_ns:
             self._meter.round_trip(now_ns - self._small_ns)

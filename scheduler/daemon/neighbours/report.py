@@ -1,8 +1,8 @@
-"""What a box says of itself a few times a second, so that others know what to send it.
+"""The report that a box sends a few times a second, so that others know what to send it.
 
-A report has one row for each variant of a model that its own devices can run: how long a single
-request takes there, how long it waits before, and how many more requests are welcome. It is small,
-and as old as it is: whoever reads it counts what he has sent since.
+A report has one row for each variant of a model that the box's own devices can run: how long a
+single request runs there, how long it waits first, and how many more requests are welcome. A report
+is small, but it ages: its reader must account for what it has sent since.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from scheduler.core.targets import TargetState
 from scheduler.errors import ProtocolError
 
 MOST_ROWS = 128
-"""Variants that a report names; it stays below 20 KB."""
+"""Most variants in a report, which keeps it below 20 KB."""
 
 QUANTILES = 9
-"""Of a latency, evenly spaced: that many samples travel."""
+"""Number of evenly spaced quantiles of a latency in a report."""
 
 MOST_STEPS = 16
-"""Batch sizes of which a report speaks."""
+"""Most steps in a row of a report."""
 
 _LONGEST_NAME = 200
 
 FULL_SPEED = 0.9
-"""A batch that is served at this share of a device's greatest rate is large enough."""
+"""A batch size is large enough if it reaches this share of a device's greatest throughput."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a box says of one variant.
+    """A box's report on one variant.
 
     Attributes:
         model: The model's name.
-        variant: The variant's.
-        runtime: What runs it on the fastest device.
+        variant: The variant's name.
+        runtime: Its runtime on the fastest device.
         rank: As in `Offer`.
         accuracy: As in `Offer`.
-        wait_ns: How long a request waits that comes now.
-        steps: How long a request is there, in nanoseconds, with how many of whoever reads this
-            at once; both ascending.
+        wait_ns: How long a request that arrives now would wait.
+        steps: Pairs of the time that a request spends there, in nanoseconds, and how many requests
+            of the reader may be there at once for that; both ascending.
         service_ns: Evenly spaced quantiles of how long a single request runs, ascending.
-        energy_uj: What a single request takes on the fastest device, in microjoules; 0 where that
-            is not measured. In a batch it takes less.
+        energy_uj: Energy of a single request on the fastest device, in microjoules; 0 if it is not
+            measured. In a batch it takes less.
         item_shapes: As in `Offer`.
     """
 
@@ -69,7 +69,7 @@ class Row:
 
 
 def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
-    """What this box's own devices can do now; `steps` is for all who send there together."""
+    """The report on this box's own devices; `steps` counts the requests of all senders together."""
     devices = [t for t in core.targets.values() if t.up and not t.spec.remote]
     backlog_ns = _backlog_ns(core, devices)
     offered: dict[tuple[str, str], list[tuple[int, TargetState, Offer]]] = {}
@@ -81,14 +81,14 @@ def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
 
 
 def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns: int) -> Row:
-    """What those devices that offer one variant come to together."""
+    """The row of one variant, combined over the devices that offer it."""
     one_ns, _, best = min(found, key=itemgetter(0))
     free_ns = min(device.free_ns(now_ns) for _, device, _ in found) - now_ns
     ladders = [_curve(device, offer, now_ns).ladder(0.5) for _, device, offer in found]
     steps = []
     for size in sorted({size for ladder in ladders for size in ladder.sizes}):
         rungs = [bisect_right(ladder.sizes, size) - 1 for ladder in ladders]
-        # Whoever comes waits for the batch that runs, and for his own.
+        # A new request waits for the running batch, then for its own.
         pairs = [(2 * m.latency_ns[r], 2 * m.sizes[r]) for m, r in zip(ladders, rungs, strict=True)]
         steps.append((max(ns for ns, _ in pairs), sum(count for _, count in pairs)))
         if all(m.rate[r] >= FULL_SPEED * m.rate[-1] for m, r in zip(ladders, rungs, strict=True)):
@@ -108,10 +108,10 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
 
 
 def _curve(device: TargetState, offer: Offer, now_ns: int) -> LatencyCurve:
-    """What an offer takes, without what nothing has confirmed for long.
+    """The latency curve of an offer, without learning that has gone stale.
 
-    The core forgets that when a request comes. To a box that was slow for a moment, and says so,
-    none may come any more.
+    The core drops stale learning when a request arrives; but a box that was slow for a moment and
+    reports so may get no more requests.
     """
     curve = device.curve(offer)
     stale_ns = curve.stale_ns()
@@ -124,7 +124,7 @@ def _as_measured(offer: Offer) -> LatencyCurve:
 
 
 def _backlog_ns(core: Scheduler, devices: list[TargetState]) -> int:
-    """How long all devices together need for what is queued."""
+    """How long all devices together need for the queued requests."""
     backlog = 0.0
     for kind, queue in core.queues.items():
         rates = [
@@ -138,7 +138,7 @@ def _backlog_ns(core: Scheduler, devices: list[TargetState]) -> int:
 
 
 def _service_ns(measured_ns: Iterable[int], median_ns: int) -> tuple[int, ...]:
-    """The profile's quantiles, moved to where the median is now."""
+    """The profile's quantiles, scaled to the current median."""
     samples = sorted(measured_ns)
     factor = median_ns / samples[len(samples) // 2]
     last = len(samples) - 1
@@ -153,9 +153,9 @@ def report_header(
     """A report as a message.
 
     Args:
-        rows: As `rows_of` gives them.
-        waits_ns: The wait that lasts, by model and variant.
-        share: Gives the part of the reader in what there is room for.
+        rows: As `rows_of` returns them.
+        waits_ns: The lasting wait, by model and variant.
+        share: Returns the reader's share of a number of requests that there is room for.
     """
     told = [
         [
@@ -172,25 +172,25 @@ def report_header(
 
 
 def rows_from(header: Mapping[str, Any]) -> list[Row]:
-    """The rows of a report.
+    """The rows of a report message.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The message is malformed.
     """
     try:
         return [_row(*fields) for fields in header["rows"][:MOST_ROWS]]
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError(f"no report of a box: {error!r:.200}") from None
+        raise ProtocolError(f"not a report of a box: {error!r:.200}") from None
 
 
 def name_from(value: Any) -> str:
-    """What another box calls something: it goes into headers and onto terminals.
+    """Checks a name from another box, because it goes into headers and onto terminals.
 
     Raises:
-        ValueError: It is no name.
+        ValueError: It is not a printable string of reasonable length.
     """
     if type(value) is not str or not value.isprintable() or len(value) > _LONGEST_NAME:
-        raise ValueError(f"{value!r:.80} is no name")
+        raise ValueError(f"{value!r:.80} is not a valid name")
     return value
 
 
@@ -221,7 +221,7 @@ def _row(
 
 
 def room_for(steps: Iterable[tuple[int, int]], budget_ns: int) -> int:
-    """How many requests may be there at once so that each is back within a budget."""
+    """How many requests may be there at once with each finishing within a budget."""
     room, last_ns, last = 0, 0, 0
     for ns, count in steps:
         if ns > budget_ns:

@@ -1,4 +1,4 @@
-"""Asking an address which box is there, once."""
+"""Asks an address, once, which box is there."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scheduler.client.connection import Connection, connect
 from scheduler.errors import LaxityError
 
 Introduce = Callable[[Connection], wire.Header]
-"""Makes the message in which this box says who it is."""
+"""Makes the message in which this box introduces itself."""
 
 
 async def ask(address: Address, token: str | None, introduce: Introduce) -> Any:
-    """What the box at an address answers to an introduction.
+    """Sends an introduction to the box at an address, and returns its answer.
 
     Raises:
-        LaxityError: It refuses.
-        OSError: Nobody is there.
+        LaxityError: The box refuses.
+        OSError: The address can't be reached.
     """
     answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""A request that is on its way to another box, or there."""
+"""A forwarded request: in flight to another box, or there."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from scheduler.daemon.ways.shrinking import Shrunk
 
 @dataclass(slots=True)
 class Sent:
-    """What is known of it.
+    """A forwarded request.
 
     Attributes:
         dispatch: The command to send it.
-        at_ns: When that was.
-        budget_ns: What the other box was told to have for it.
-        size: Its inputs, in bytes.
-        sent_size: The same as they were sent.
-        shrunk: The inputs in a smaller form; None where they went as they are.
-        connection: What it was sent over; None before.
-        cancelled: Whether nobody waits for it any more.
+        at_ns: When the command came.
+        budget_ns: The budget that the other box was given for it.
+        size: Size of its inputs, in bytes.
+        sent_size: Size of its inputs as sent, in bytes.
+        shrunk: The inputs in a smaller form; None if they are sent unchanged.
+        connection: The connection it was sent over; None before.
+        cancelled: Whether it was cancelled.
     """
 
     dispatch: Dispatch
@@ -40,7 +40,7 @@ class Sent:
         return self.dispatch.model, self.dispatch.variant
 
     def is_over_early(self, code: str, now_ns: int) -> bool:
-        """Whether the box gives it up long before its time is over, and would again."""
+        """Whether the box gave it up long before its budget ended, and so would again."""
         if code not in ("cancelled", "expired") or self.cancelled:
             return False
         return is_early(now_ns - self.at_ns, self.budget_ns)

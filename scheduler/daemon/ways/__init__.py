@@ -1,1 +1,1 @@
-"""What is known of the way to a target beyond this box, whatever protocol it speaks. No sockets."""
+"""Knowledge about the way to a target beyond this box, for any protocol. No sockets."""

@@ -1,4 +1,4 @@
-"""When to stop asking a target that fails, and when to try it again."""
+"""A circuit breaker: when to stop using a target that fails, and when to try it again."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class BreakerState(str, enum.Enum):
     """Nothing, for a time."""
 
     HALF_OPEN = "half-open"
-    """One attempt, on whose end it depends how things go on."""
+    """One attempt, whose result closes or reopens the breaker."""
 
 
 class Breaker:
-    """Opens after failures in a row, and closes after an attempt that works.
+    """Opens after failures in a row, and closes after an attempt that succeeds.
 
     Source: M. Nygard, "Release It!", 2007, chapter 5.
 
@@ -32,8 +32,8 @@ class Breaker:
 
     Attributes:
         state: What it lets through.
-        trips: How often it opened.
-        reason: Why it opened last, for people.
+        trips: How often it has opened.
+        reason: Why it last opened, for people.
     """
 
     def __init__(self, trip_after: int, backoff: Backoff) -> None:
@@ -46,9 +46,9 @@ class Breaker:
         self._failures = 0
 
     def failed(self, reason: str) -> int | None:
-        """Notes a failure; how long it is open from now on, None if it stays as it is.
+        """Counts a failure; returns for how many ns the breaker opens, or None if it does not.
 
-        While it is open, failures are those of attempts from before; they change nothing.
+        While it is open, failures come from earlier attempts; they change nothing.
         """
         if self.state is BreakerState.OPEN:
             return None
@@ -58,20 +58,20 @@ class Breaker:
         return self.trip(reason)
 
     def trip(self, reason: str) -> int:
-        """Opens it, however few the failures; how long it is open, in nanoseconds."""
+        """Opens the breaker at once, and returns for how long, in nanoseconds."""
         self.state = BreakerState.OPEN
         self.trips += 1
         self.reason = reason
         return self._backoff.next_ns()
 
     def half_open(self) -> None:
-        """Its time is over: one attempt is let through."""
+        """Lets one attempt through, after the open time has passed."""
         self.state = BreakerState.HALF_OPEN
 
     def succeeded(self) -> bool:
-        """Notes a success; whether that closed it.
+        """Counts a success; returns whether it closed the breaker.
 
-        While it is open that is an attempt from before, which says nothing of the present.
+        While it is open, a success comes from an earlier attempt and says nothing about now.
         """
         if self.state is BreakerState.OPEN:
             return False
@@ -83,5 +83,5 @@ class Breaker:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """How it is, for people and programs."""
+        """The state, for people and programs."""
         return {"state": self.state.value, "trips": self.trips, "reason": self.reason}

@@ -1,4 +1,4 @@
-"""Who gives a request up long before its time is over."""
+"""Recognises a far end that gives up a request long before its timeout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ _EARLY = 0.5
 
 
 def is_early(took_ns: int, given_ns: float) -> bool:
-    """Whether so little of the time that was given had passed.
+    """Whether the far end gave up after less than half of the time it was given.
 
-    Then it was by a limit of his own, and he would again: the request is not sent there at once.
+    Then it has a shorter limit of its own, and would give up again, so the request is not sent
+    there again at once.
     """
     return took_ns < _EARLY * given_ns

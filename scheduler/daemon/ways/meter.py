@@ -1,4 +1,4 @@
-"""What a way is like: round trip, jitter, loss, bandwidth, as live traffic and probes show it."""
+"""Measures a way from live traffic and probes: round trip, jitter, loss and bandwidth."""
 
 from __future__ import annotations
 
@@ -11,80 +11,80 @@ from typing import Any
 from scheduler.daemon.figures import milliseconds
 
 ROUND_TRIPS = 32
-"""Round trips that are remembered: of half a minute of probes, or the last of what was sent."""
+"""Number of round trips remembered: half a minute of probes, or the latest traffic."""
 
 NOW_NS = 1_000_000_000
-"""Those of the last second tell how the way is now. Were it the last so many, however old, a way
-that was slow while much was sent would count as slow until as many probes, or half a minute, say
-otherwise; and a way that counts as too slow is sent nothing that could say so."""
+"""The current round trip is taken from the last second. Were it taken from a fixed number of
+samples, however old, a way that was slow under load would count as slow for as many probes, or half
+a minute; and a way that counts as too slow is sent nothing that could correct this."""
 
 BULK_NS = 10_000_000_000
-"""Bandwidth is that of the large messages of so long. On a way that was slow once, and is not asked
-to carry anything since, that of the first one after it would not count for long otherwise."""
+"""Bandwidth is taken from the large messages of this window. Without it, after a slow spell with no
+traffic since, the first new sample would long be outweighed by old ones."""
 
 BUSY_NS = 1_000_000_000
-"""What is sent while there is always something on the way tells the bandwidth together, but no
-more than so long of it: it may change."""
+"""Messages sent while the way is continuously busy are measured together, but over no more than
+this time: the bandwidth may change."""
 
 _AT_LEAST = 3
-"""Or of the last three, where they are rare; so with round trips."""
+"""Both windows keep at least this many samples, however old."""
 
 _SLOWEST_NS = 3_000_000_000
-"""A round trip that was not seen again for up to twice so long is no longer what may happen. Were
-it longer, one stall would keep an outage from being noticed for long."""
+"""The longest round trip is forgotten after one to two such windows. With longer windows, a single
+stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
-"""From this size on a message tells the bandwidth, and below it the round trip ..."""
+"""A message of at least this size measures the bandwidth, a smaller one the round trip ..."""
 
 _BULK_ROUND_TRIPS = 2
-"""... unless its bytes are expected to take so many of them: on a link that is slow, or was."""
+"""... unless its bytes are expected to take more than this many round trips, as on a slow link."""
 
 _TRIAL_NS = 50_000_000
-"""What is sent only to learn the bandwidth may hold up other messages for so long ..."""
+"""A message sent only to measure the bandwidth may hold up others for this long ..."""
 
 _TRIAL_BYTES = 4_096
-"""... but has so many bytes at least, as one message among others may, and enough to tell it."""
+"""... but has at least this many bytes: enough to measure with, and no burden among messages."""
 
 _LOWER = 0.25
-"""The quantile of the time per byte that counts: what is above it has waited for something else."""
+"""The quantile of the time per byte that is used: slower samples had to wait for something else."""
 
 _MATERIAL = 0.2
-"""The way is another one if its round trip or bandwidth moved by more than this share ..."""
+"""The way counts as changed if a message of 100 KB takes longer or shorter by this share ..."""
 
 _MATERIAL_NS = 1_000_000
-"""... and a message of 100 KB takes so much longer or shorter."""
+"""... and by this time."""
 
 _TYPICAL_BYTES = 100_000
 
 
 class Recent:
-    """The last samples, in order of age and of size."""
+    """The latest samples, ordered both by age and by size."""
 
     __slots__ = ("_aged", "_sorted")
 
     def __init__(self) -> None:
-        """Has none."""
+        """Has no samples."""
         self._aged: deque[float] = deque()
         self._sorted: list[float] = []
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of samples."""
         return len(self._aged)
 
     def add(self, sample: float) -> None:
-        """Takes one in, for the oldest where there are enough."""
+        """Adds a sample; the oldest makes room once there are `ROUND_TRIPS`."""
         if len(self._aged) == ROUND_TRIPS:
             self._sorted.remove(self._aged.popleft())
         self._aged.append(sample)
         insort(self._sorted, sample)
 
     def quantile(self, share: float) -> float:
-        """That below which a share of them lies; 0 before the first."""
+        """The sample below which a share of them lies; 0 before the first."""
         return _quantile(self._sorted, share)
 
 
 class _Window:
-    """The samples of the last so many nanoseconds."""
+    """The samples of a sliding window, and at least the last `_AT_LEAST`."""
 
     __slots__ = ("_aged", "_length_ns")
 
@@ -128,23 +128,23 @@ def _quantile(ordered: list[float], share: float) -> float:
 class WayMeter:
     """Measures one way.
 
-    A small message tells the round trip. A large one whose far end says how long it was there
-    tells the bandwidth: what is left of its time, apart from the round trip, is that of its bytes.
+    A small message measures the round trip. A large one measures the bandwidth if the far end says
+    how long it had the message: the rest of its time, less the round trip, was spent on its bytes.
 
     Args:
-        byte_ns: How long each byte takes, until that is measured; 0 leaves it to the scheduler's
-            latency curve, which takes it for execution.
+        byte_ns: Transfer time per byte, until it is measured; 0 leaves it to the scheduler's
+            latency curve, which counts it as execution.
         clock_ns: A monotonic clock.
 
     Attributes:
-        sent_bytes: All that went there.
-        received_bytes: All that came back.
+        sent_bytes: Total bytes sent.
+        received_bytes: Total bytes received.
     """
 
     def __init__(
         self, byte_ns: float = 0.0, clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
-        """Has seen nothing."""
+        """Nothing is measured yet."""
         self.sent_bytes = 0
         self.received_bytes = 0
         self._clock_ns = clock_ns
@@ -161,7 +161,7 @@ class WayMeter:
     # -- learning
 
     def round_trip(self, took_ns: int) -> None:
-        """A small message came back."""
+        """Records the round trip of a small message."""
         now_ns = self._clock_ns()
         self._round_trips.add(float(took_ns))
         self._slowest.add(took_ns, now_ns)
@@ -170,19 +170,19 @@ class WayMeter:
         self._answered.append(True)
 
     def lost(self) -> None:
-        """A small message did not come back in time."""
+        """Records a small message that was not answered in time."""
         self._answered.append(False)
 
     def carried(
         self, sent: int, received: int, way_ns: int | None, sent_ns: int | None = None
     ) -> bool:
-        """A message and its answer came through; whether that tells the round trip.
+        """Records an answered message; returns whether it measured the round trip.
 
         Args:
-            sent: Its bytes.
-            received: Those of the answer.
-            way_ns: Its time without that at the far end; None where the far end does not say.
-            sent_ns: When it was sent, on the clock; None is that nothing else was on the way.
+            sent: Bytes of the message.
+            received: Bytes of the answer.
+            way_ns: Its total time less the time at the far end; None if the far end does not say.
+            sent_ns: When it was sent, on the clock; None if nothing else was in flight.
         """
         self.sent_bytes += sent
         self.received_bytes += received
@@ -197,10 +197,10 @@ class WayMeter:
         return not is_bulk
 
     def _carried_much(self, size: int, bytes_ns: int, sent_ns: int | None) -> None:
-        """Takes in how long the bytes of a message took.
+        """Records how long the bytes of a large message took.
 
-        What was sent meanwhile shares the way with it, one after the other or at once, so what
-        counts is how many bytes were through since the way was last idle.
+        Messages in flight together share the way, one after the other or at once, so the bandwidth
+        is the number of bytes that got through since the way was last idle.
         """
         now_ns = self._clock_ns()
         if sent_ns is None:
@@ -213,7 +213,7 @@ class WayMeter:
             if self._left_ns - self._busy_since_ns > BUSY_NS:
                 self._busy_since_ns, self._busy_bytes = self._left_ns, 0
             if left_ns <= self._busy_since_ns:
-                return  # it was through before what is known of now
+                return  # it got through before the current busy period
         self._left_ns = max(self._left_ns, left_ns)
         self._busy_bytes += size
         busy_ns = self._left_ns - self._busy_since_ns
@@ -221,60 +221,60 @@ class WayMeter:
         self._byte_ns = self._bulk.quantile(_LOWER)
 
     def is_bulk(self, size_bytes: int) -> bool:
-        """Whether so many bytes tell the bandwidth rather than the round trip."""
+        """Whether a message of this size measures the bandwidth rather than the round trip."""
         bytes_ns = self.byte_ns * size_bytes
         return size_bytes >= BULK_BYTES or bytes_ns > _BULK_ROUND_TRIPS * self.round_trip_ns > 0
 
     def trial_bytes(self, most: int) -> int:
-        """How many bytes to send, of so many at most, to learn the bandwidth and hold up little."""
+        """The size of a probe that measures the bandwidth and holds up little; at most `most`."""
         if not self.byte_ns:
             return min(most, BULK_BYTES)
         telling_ns = (_BULK_ROUND_TRIPS + 1) * self.round_trip_ns
         telling = min(BULK_BYTES, telling_ns / self.byte_ns)
         return min(most, int(max(_TRIAL_BYTES, _TRIAL_NS / self.byte_ns, telling)))
 
-    # -- what is known
+    # -- figures
 
     @property
     def round_trip_ns(self) -> int:
-        """The median round trip of now; 0 before the first."""
+        """The current median round trip; 0 before the first."""
         return self._round_trip_ns
 
     @property
     def slow_round_trip_ns(self) -> int:
-        """The longest round trip lately; 0 before the first."""
+        """The longest recent round trip; 0 before the first."""
         return self._slowest.value_ns
 
     @property
     def jitter_ns(self) -> int:
-        """How much longer one round trip in twenty takes than the median."""
+        """The difference between the p95 and the median of the round trips."""
         return int(self._round_trips.quantile(0.95) - self._round_trips.quantile(0.5))
 
     @property
     def loss(self) -> float:
-        """The share of the last small messages that never came back."""
+        """The share of the latest small messages that were not answered in time."""
         return 1 - sum(self._answered) / len(self._answered) if self._answered else 0.0
 
     @property
     def byte_ns(self) -> float:
-        """How long each byte takes."""
+        """The transfer time per byte."""
         return self._byte_ns
 
     def transfer_ns(self) -> tuple[int, float]:
-        """The way there, for a message and for each byte; as in `TargetSpec`."""
+        """The time of the way there, per message and per byte; as in `TargetSpec`."""
         return self.round_trip_ns // 2, self.byte_ns
 
     @property
     def back_ns(self) -> int:
-        """The way back of a small answer."""
+        """The time of the way back, for a small answer."""
         return self.round_trip_ns - self.round_trip_ns // 2
 
     def both_ways_ns(self, size_bytes: int) -> int:
-        """The way there of so many bytes, and back."""
+        """The time of the way there and back, for a message of this size."""
         return self.round_trip_ns + int(self.byte_ns * size_bytes)
 
     def moved(self) -> bool:
-        """Whether the way is another one than when this was last true."""
+        """Whether the way has changed materially since this last returned True."""
         typical_ns = self.both_ways_ns(_TYPICAL_BYTES)
         apart_ns = abs(typical_ns - self._told_ns)
         if apart_ns < _MATERIAL_NS or apart_ns < _MATERIAL * self._told_ns:
@@ -283,7 +283,7 @@ class WayMeter:
         return True
 
     def describe(self) -> dict[str, Any]:
-        """All of it, for people and programs; bandwidth is None until it was measured."""
+        """The figures, for people and programs; bandwidth is None until it is known."""
         byte_ns = self.byte_ns
         return {
             "round_trip_ms": milliseconds(self.round_trip_ns),

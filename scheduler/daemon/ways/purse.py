@@ -1,4 +1,4 @@
-"""What may be spent: hard limits over sliding times, which a restart does not renew."""
+"""Budgets: hard spending limits over sliding windows, which a restart does not reset."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _STEP_S = 60
 """Spending is remembered by the minute."""
 
 _LEASE = 0.01
-"""What is written down as spent before it is, as a share of the smallest budget: so that not each
-batch waits for a disk, and a restart loses no more than that."""
+"""Share of the smallest budget that is recorded as spent in advance, so that not every batch waits
+for the disk; a restart loses no more than this."""
 
 
 class Purse:
-    """Spends within budgets, each the most of any so many seconds.
+    """Spends within budgets, each a limit on the spending in any window of its length.
 
-    The file on disk never says less than was spent: it is written ahead by a hundredth of the
-    smallest budget, and a start counts all that it says. A file that can't be read counts as a
-    budget that is spent, because nothing else would be certain to keep it. The disk is not waited
-    for: power that fails may lose what was spent in the seconds before.
+    The file on disk never shows less than was spent: it is written ahead by a hundredth of the
+    smallest budget, and a restart counts everything in it. If the file can't be read, the budgets
+    count as spent, because nothing else would be sure to keep them. Writes are not synced to disk:
+    a power failure may lose the spending of the last seconds.
 
     Args:
-        budgets: By seconds, the most in that time; none is no limit, and nothing is written.
-        path: Where it is kept.
-        clock_s: The wall clock, which restarts and reboots share.
+        budgets: The spending limit by window length in seconds; empty means no limit and no file.
+        path: The file.
+        clock_s: The wall clock, which continues across restarts and reboots.
 
     Attributes:
-        spent: All since the start of the process.
+        spent: Total spending since the start of the process.
         budgets: As given.
     """
 
     def __init__(
         self, budgets: Mapping[int, float], path: Path, clock_s: Callable[[], float]
     ) -> None:
-        """Counts what was spent before."""
+        """Reads earlier spending from the file."""
         self.budgets = dict(budgets)
         self.spent = 0.0
         self._path = path
@@ -56,7 +56,7 @@ class Purse:
     # -- spending
 
     def reserve(self, cost: float) -> bool:
-        """Spends, if every budget allows."""
+        """Spends an amount if every budget allows it; returns whether it did."""
         if not self.budgets or not cost:
             self.spent += cost
             return True
@@ -76,7 +76,7 @@ class Purse:
         return True
 
     def refund(self, cost: float, after_s: float = 0.0) -> None:
-        """Takes back a part of what was reserved so long ago, in the minute in which it was."""
+        """Returns a part of what was reserved `after_s` ago to the minute in which it was."""
         self.spent -= cost
         if self.budgets and cost:
             paid_s = self._now_s() - after_s
@@ -85,7 +85,7 @@ class Purse:
                 next(before, self._steps[0])[1] -= cost
 
     def left(self, now_s: float | None = None) -> float:
-        """What may be spent now; infinite without a budget."""
+        """How much may be spent now; infinite without a budget."""
         now_s = self._now_s() if now_s is None else now_s
         return min(
             [limit - self._spent_in(seconds, now_s) for seconds, limit in self.budgets.items()],
@@ -93,7 +93,7 @@ class Purse:
         )
 
     def affordable_in_s(self, cost: float) -> float | None:
-        """How long until so much may be spent; None if it is beyond a budget, and never will."""
+        """How long until an amount may be spent; None if it exceeds a whole budget."""
         if not self.budgets:
             return 0.0
         if cost > min(self.budgets.values()):
@@ -102,7 +102,7 @@ class Purse:
         return max([self._wait_s(s, limit - cost, now_s) for s, limit in self.budgets.items()])
 
     def _wait_s(self, seconds: int, limit: float, now_s: float) -> float:
-        """How long until no more than a limit was spent in the time before."""
+        """How long until the spending within a window has fallen to a limit."""
         over, wait_s = self._spent_in(seconds, now_s) - limit, 0.0
         for start_s, cost in self._steps:
             if over <= 0:
@@ -113,7 +113,7 @@ class Purse:
         return max(0.0, wait_s)
 
     def _now_s(self) -> float:
-        """The time; what a clock that was set back left ahead of it counts as spent just now."""
+        """The time; spending dated ahead of a clock that was set back counts as spent now."""
         now_s = self._clock_s()
         ahead = 0.0
         while self._steps and self._steps[-1][0] > now_s:
@@ -123,7 +123,7 @@ class Purse:
         return now_s
 
     def _spent_in(self, seconds: int, now_s: float) -> float:
-        """All of the last so many seconds."""
+        """The spending of the last `seconds`."""
         return sum([cost for start_s, cost in self._steps if start_s + _STEP_S > now_s - seconds])
 
     def _add(self, now_s: float, cost: float) -> None:
@@ -138,12 +138,12 @@ class Purse:
     # -- the file
 
     def close(self) -> None:
-        """Writes down what was truly spent."""
+        """Writes the actual spending, without the advance."""
         if self.budgets:
             self._write(self._clock_s(), 0.0)
 
     def _write(self, now_s: float, ahead: float) -> bool:
-        """Whether it is on disk that all this, and so much more, was spent."""
+        """Writes the spending, plus an advance, to the file; returns whether that succeeded."""
         steps = [*map(list, self._steps), [now_s // _STEP_S * _STEP_S, ahead]]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,8 +161,8 @@ class Purse:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error(
-                "the file of what was spent is damaged; the budget counts as spent (remove the "
-                "file to begin anew)",
+                "the spending file is damaged; the budget counts as spent (remove the "
+                "file to start from zero)",
                 file=str(self._path),
                 error=repr(error),
             )

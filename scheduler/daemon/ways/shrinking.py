@@ -1,4 +1,4 @@
-"""Making the inputs of a model smaller for one way: which forms there are, and what they bring."""
+"""Shrinks the inputs of a model for one way: which forms there are, and what they gain."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ from workers.model import Encoding
 log = structlog.get_logger()
 
 FIRST_BYTE_NS = {FLOAT16: 2.0, JPEG: 5.0}
-"""What making and undoing are taken to need per byte until they are measured: some four times
-what they do on a core of a server."""
+"""Assumed time per byte to encode and decode until it is measured: some four times what it takes on
+a core of a server."""
 
 FIRST_JPEG_SHARE = 0.25
-"""What a JPEG is taken to leave of 8 bits per value until that is measured; at a quality of 90
-photographs leave 8 to 30 %."""
+"""Assumed size of a JPEG, relative to 8 bits per value, until it is measured; at a quality of 90
+photographs take 8 to 30 %."""
 
 _FREE_SIZE = 256
-"""What a free dimension is taken to be until requests show how large it is."""
+"""Assumed size of a free dimension until requests show it."""
 
 _TEXT_BYTES = 32
-"""The same of a text."""
+"""Assumed size of a text until requests show it."""
 
 _WEIGHT = 3
-"""As many samples what is expected of a form counts for, so that one that was held up is not all
-that is known of it."""
+"""The assumptions about a form count as this many samples, so that a single delayed measurement
+does not dominate."""
 
 FORGET_NS = 60_000_000_000
-"""What was measured is no longer known after so long without use: a form that was found too slow
-is tried again."""
+"""Measurements are forgotten after this long without use, so that a form found too slow is tried
+again."""
 
 _MATERIAL = 0.2
-"""A form is another one when its figures moved by more than this share."""
+"""A form counts as changed when its figures have moved by more than this share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """A batch whose inputs were made smaller.
+    """A batch whose inputs were shrunk.
 
     Attributes:
-        items: The smaller inputs of each item, by name: arrays of float16 or vectors of bytes.
-        texts: What the receiver has to know to undo it, by input.
-        took_ns: How long that took.
+        items: The shrunk inputs of each item, by name: arrays of float16 or vectors of bytes.
+        texts: What the receiver needs to decode them, by input.
+        took_ns: How long the encoding took.
     """
 
     items: Sequence[Mapping[str, Array]]
@@ -67,7 +67,7 @@ class Shrunk:
 
 
 class _Known:
-    """One form, and what is known of it."""
+    """One form, and its measurements."""
 
     def __init__(self, name: str, encodings: Mapping[str, Encoding], signature: Signature) -> None:
         self.name = name
@@ -98,8 +98,8 @@ class _Known:
 class Shrinking:
     """The smaller forms of one model's inputs over one way.
 
-    The n-th form gives each input the n-th encoding that its owner allows it and the far end
-    undoes, or its last.
+    The n-th form gives each input the n-th encoding that the model's owner allows and the far end
+    can decode, or the last one if there are fewer.
 
     Args:
         card: The model.
@@ -107,7 +107,7 @@ class Shrinking:
     """
 
     def __init__(self, card: ModelCard, usable: frozenset[str]) -> None:
-        """Nothing was measured yet."""
+        """Nothing is measured yet."""
         self._model = card.name
         allowed = {
             forms.input: found
@@ -120,17 +120,17 @@ class Shrinking:
             name = ", ".join(f"{input_} as {each.name}" for input_, each in chosen.items())
             self._known[name] = _Known(name, chosen, card.signature)
         if any(e.name == JPEG for known in self._known.values() for e in known.encodings.values()):
-            jpeg.load()  # lest the first request waits for that
+            jpeg.load()  # so that the first request does not wait for it
         self._told: tuple[Form, ...] = ()
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """What the scheduler is told of them from now on."""
+        """The current forms; `moved` compares with the ones last read here."""
         self._told = tuple(known.form(self._model) for known in self._known.values())
         return self._told
 
     def moved(self) -> bool:
-        """Whether what the scheduler was told is no longer true enough."""
+        """Whether the figures last given to the scheduler have become too inaccurate."""
         return any(
             abs(now.share - told.share) > _MATERIAL * told.share
             or abs(now.byte_ns - told.byte_ns) > _MATERIAL * told.byte_ns + 0.1
@@ -139,10 +139,10 @@ class Shrinking:
         )
 
     async def shrunk(self, name: str, batch: Sequence[Submission]) -> Shrunk | None:
-        """A batch in a form, made in another thread.
+        """Encodes a batch in a form, in another thread.
 
         Returns:
-            None where the values of an input don't fit into the form.
+            The batch, or None if the values of an input don't fit the form.
         """
         known = self._known[name]
         loop = asyncio.get_running_loop()
@@ -153,25 +153,25 @@ class Shrinking:
             found = None
         if found is None:
             known.unfit += 1
-            known.learn(1.0, 0.0)  # if that goes on, the form is as good as none
+            known.learn(1.0, 0.0)  # repeated, this shows the form to be useless
         return found
 
     def learn(self, name: str, size: int, sent: int, took_ns: int) -> None:
-        """A batch was answered that went in a form.
+        """Learns from an answered batch that was sent in a form.
 
         Args:
-            name: The form's.
-            size: Its tensors as they were, in bytes.
-            sent: What went of them.
-            took_ns: How long making and undoing took together.
+            name: The name of the form.
+            size: Size of the original tensors, in bytes.
+            sent: Bytes that were sent.
+            took_ns: Time for encoding and decoding together.
         """
         known = self._known.get(name)
-        if known is not None and size:  # else the owner allows other forms meanwhile
+        if known is not None and size:  # None if the owner has since changed the allowed forms
             known.used += 1
             known.learn(sent / size, took_ns / size)
 
     def describe(self) -> list[dict[str, Any]]:
-        """What was made smaller, for people and programs."""
+        """The forms, their use and their figures, for people and programs."""
         return [
             {
                 "model": self._model,
@@ -187,22 +187,22 @@ class Shrinking:
 
 
 class Shrinkings:
-    """The smaller forms of all models at one target, as long as its models stay the same."""
+    """The smaller forms of all models at one target."""
 
     def __init__(self) -> None:
-        """Of no model."""
+        """Has no models yet."""
         self._by_model: dict[str, tuple[ModelCard, frozenset[str], Shrinking]] = {}
 
     def __getitem__(self, model: str) -> Shrinking:
-        """That of a model."""
+        """The forms of a model."""
         return self._by_model[model][2]
 
     def allow(self, cards: Iterable[ModelCard | None], undone: frozenset[str]) -> None:
-        """Takes over what the owners of models allow; what was measured stays where it can.
+        """Updates the forms that the models' owners allow, keeping measurements where possible.
 
         Args:
-            cards: The models that are there, and known here.
-            undone: The names of the encodings that the far end undoes.
+            cards: The models at the target; None for one that is unknown here.
+            undone: The names of the encodings that the far end can decode.
         """
         for card in cards:
             if card is None:
@@ -217,16 +217,16 @@ class Shrinkings:
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """What the scheduler is told of them from now on."""
+        """The current forms of all models, for the scheduler."""
         return tuple(form for _, _, each in self._by_model.values() for form in each.forms)
 
     def describe(self) -> list[dict[str, Any]]:
-        """What was made smaller, for people and programs."""
+        """The forms, their use and their figures, for people and programs."""
         return [told for _, _, each in self._by_model.values() for told in each.describe()]
 
 
 def shrunk_note(dispatch: Dispatch) -> dict[str, str]:
-    """What callers are told of answers to inputs that were made smaller."""
+    """The note on an answer whose inputs were shrunk."""
     return {"shrunk": f"{dispatch.form} for {dispatch.target_id}"}
 
 
@@ -247,7 +247,7 @@ def _shrunk(encodings: Mapping[str, Encoding], batch: Sequence[Submission]) -> S
 
 
 def _expected(encodings: Mapping[str, Encoding], signature: Signature) -> tuple[float, float]:
-    """What a form is taken to leave and to take, until that is measured."""
+    """The assumed share of bytes left by a form, and its time per byte, until measured."""
     whole = left = work_ns = 0.0
     for spec in signature.inputs:
         count = math.prod(_FREE_SIZE if size is None else size for size in spec.shape)

@@ -1,4 +1,4 @@
-"""Which requests are more than a target takes, so that none like them is sent there again."""
+"""Remembers which requests are too large for a target, so that none like them is sent there."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import Tensors
 
 MOST = 64
-"""What was refused before the last so many is tried again."""
+"""How many refusals are remembered; older ones are tried again."""
 
 
 class RefusedSizes:
-    """The requests of which one was refused for its size, by what makes their size.
+    """The models and input shapes of requests that a target refused for their size.
 
     Attributes:
-        tensors: Models with the shapes of inputs, as `TargetSpec.too_large` has them.
+        tensors: Models with the shapes of their inputs, as in `TargetSpec.too_large`.
     """
 
     def __init__(self) -> None:
-        """Nothing was refused."""
+        """Nothing has been refused."""
         self.tensors: tuple[Tensors, ...] = ()
 
     def add(self, kind: RequestClass) -> bool:
-        """A request of this class was refused; whether that is news."""
+        """Records that a request of this class was refused; returns whether that is new."""
         refused = kind.model, kind.shapes
         if refused in self.tensors:
             return False
@@ -31,9 +31,9 @@ class RefusedSizes:
         return True
 
     def clear(self) -> None:
-        """The target may take more than before."""
+        """Forgets all refusals: the target may take more than before."""
         self.tensors = ()
 
     def describe(self) -> list[dict[str, Any]]:
-        """For people and programs."""
+        """The refused sizes, for people and programs."""
         return [{"model": model, "shapes": shapes} for model, shapes in self.tensors]

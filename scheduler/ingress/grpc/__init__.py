@@ -1,1 +1,1 @@
-"""The door that speaks gRPC, with the stubs of tritonclient."""
+"""The gRPC door, built on the stubs of tritonclient."""

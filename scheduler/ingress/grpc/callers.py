@@ -1,4 +1,4 @@
-"""Who calls over gRPC: looked up before a message is read."""
+"""Identifies gRPC callers before a message is read, and ends calls with errors."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from scheduler.ingress.oip.outcomes import refusal_of
 from scheduler.tenants import OWNER, Access, Tenant
 
 _MOST_BYTES = 3000
-"""Of a message or its figures: gRPC's clients take 8 KB of trailers, and say of longer ones that
-they are too long instead of what they hold."""
+"""The longest error message, and the longest detail. gRPC clients accept 8 KB of trailers; for
+longer ones they report the length instead of the content."""
 
 _NAMES = ("x509_subject_alternative_name", "x509_common_name")
 
 
 class Callers:
-    """Knows callers by what comes with their calls.
+    """Identifies callers by token, certificate or unix socket.
 
     Args:
-        access: Who may come in.
+        access: The access rules.
 
     Attributes:
-        access: Who may come in; may be replaced.
+        access: The access rules; may be replaced.
     """
 
     def __init__(self, access: Access) -> None:
-        """Knows nobody yet."""
+        """Starts with the given rules."""
         self.access = access
 
     def tenant(self, context: Any) -> Tenant:
-        """Who calls.
+        """The tenant that calls.
 
         Raises:
-            Unauthorized: Nobody who may.
+            Unauthorized: The caller is not a known tenant.
         """
         if not self.access.required:
             if context.peer().startswith("unix:"):
@@ -62,19 +62,19 @@ def _certificate_names(context: Any) -> tuple[str, ...]:
 
 
 def _shortened(message: str) -> str:
-    """A message that fits, written with three letters for each byte beyond ASCII."""
+    """Shortens a message to fit as gRPC sends it: percent-encoded, three characters per byte."""
     if len(quote(message)) <= _MOST_BYTES:
         return message
     return message[: _MOST_BYTES // 12] + "…"
 
 
 async def abort(context: Any, error: BaseException, compat: str) -> NoReturn:
-    """Ends a call with an error; its code and figures go as metadata.
+    """Ends a call with an error; its code and detail are sent as metadata.
 
     Args:
-        context: The call's.
-        error: What it ends with.
-        compat: Whose codes and messages it has, as in `refusal_of`.
+        context: The call's context.
+        error: The error.
+        compat: Whose codes and messages to use, as in `refusal_of`.
     """
     refusal = refusal_of(error, compat)
     detail = json.dumps(refusal.detail, default=str)

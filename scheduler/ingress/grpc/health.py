@@ -13,24 +13,24 @@ from scheduler.errors import Unavailable
 from scheduler.ingress.oip.service import Service
 
 _LOOK_S = 1.0
-"""How often a watched state is looked at."""
+"""How often a watched state is checked."""
 
 
 class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Whether the box serves.
+    """Tells whether the box serves.
 
     Args:
-        service: What answers need.
+        service: The settings and state that the doors share.
         names: The services of this door.
     """
 
     def __init__(self, service: Service, names: tuple[str, ...]) -> None:
-        """Watched by nobody."""
+        """Starts without watchers."""
         self._service = service
         self._names = ("", *names)
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """The state now."""
+        """The current state."""
         if request.service not in self._names:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r}"
@@ -38,7 +38,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return await self._state()
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """The state now, and whenever it changes."""
+        """The current state, and each change of it."""
         last = None
         while True:
             if request.service in self._names:

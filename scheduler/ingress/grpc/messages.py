@@ -1,4 +1,4 @@
-"""The messages of an inference: protobuf to the door's own, and back."""
+"""Converts the messages of an inference from protobuf to the door's own types, and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LITTLE_BYTES = 64 * 1024
 _MOST_PARTS = 4 * MAX_TENSORS
 _LONGEST_VARINT = 10
 _FIXED = {1: 8, 5: 4}
-"""The bytes of the wire types that have always as many."""
+"""The sizes of the fixed-size wire types, in bytes."""
 
 _CONTENTS = {
     "BOOL": "bool_contents",
@@ -56,18 +56,18 @@ _CONTENTS = {
 
 
 def check_beside_tensors(raw: bytes, most_bytes: int) -> None:
-    """Nothing, where what a message holds beside `raw_input_contents` is little.
+    """Checks that a message holds little outside `raw_input_contents`.
 
-    Only tensors as bytes take the memory that they have on the wire: an empty tensor has two bytes
-    there and 150 as an object, a number of one byte becomes an object of its own. So this
-    looks at the message's parts before any of them is read.
+    Only tensors as bytes take as much memory as they have on the wire: an empty tensor has 2 bytes
+    there and 150 as an object, and a number of one byte becomes an object of its own. So the
+    message's fields are measured before any of them is parsed.
 
     Args:
-        raw: The message; one that can't be followed is left to who reads it.
-        most_bytes: How much it may be.
+        raw: The message; a malformed one is left to the parser.
+        most_bytes: The most bytes outside `raw_input_contents`.
 
     Raises:
-        TooLarge: It is more, or in too many parts.
+        TooLarge: There are more, or the message has too many fields.
     """
     if len(raw) <= _LITTLE_BYTES:
         return
@@ -94,7 +94,7 @@ def check_beside_tensors(raw: bytes, most_bytes: int) -> None:
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends; the message's end where there is none."""
+    """A varint and where it ends; 0 and the message's end if there is none."""
     value = 0
     for index, byte in enumerate(raw[at : at + _LONGEST_VARINT]):
         value |= (byte & 0x7F) << 7 * index
@@ -104,14 +104,14 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def parsed(message: Any, read_region: ReadRegion) -> InferRequest:
-    """The request that a `ModelInferRequest` is.
+    """Parses a `ModelInferRequest`.
 
     Raises:
-        InvalidInput: It does not follow the protocol.
+        InvalidInput: The message does not follow the protocol.
     """
     outputs = [wanted_output(o.name, values_of(o.parameters), True) for o in message.outputs]
     if len(outputs) > MAX_TENSORS or not 0 < len(message.inputs) <= MAX_TENSORS:
-        raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and as many outputs at most")
+        raise InvalidInput(f"a request has 1 to {MAX_TENSORS} inputs and at most as many outputs")
     inputs, encoded = _inputs(message, read_region)
     return InferRequest(
         message.model_name,
@@ -134,7 +134,7 @@ def values_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(request: InferRequest, inferred: Inferred, outputs: Sequence[OutputTensor]) -> Any:
-    """The `ModelInferResponse`; an output that went to shared memory has no bytes here."""
+    """Builds the `ModelInferResponse`; outputs written to shared memory have no bytes in it."""
     response = pb.ModelInferResponse(
         model_name=request.model, model_version=inferred.variant, id=request.id
     )
@@ -175,7 +175,7 @@ def put(parameters: Any, values: Mapping[str, Any]) -> None:
 def _inputs(
     message: Any, read_region: ReadRegion
 ) -> tuple[dict[str, Array], dict[str, EncodedInput]]:
-    """The inputs that came as they are, and those that came in a smaller form."""
+    """The plain inputs, and the encoded ones."""
     raw = message.raw_input_contents
     arrays: dict[str, Array] = {}
     encoded: dict[str, EncodedInput] = {}
@@ -191,17 +191,17 @@ def _inputs(
         content: memoryview | bytes
         if region is not None:
             if tensor.HasField("contents"):
-                raise InvalidInput(f"input {name!r} has its data both here and elsewhere")
+                raise InvalidInput(f"input {name!r} has both contents and shared memory")
             content = read_region(region)
         elif raw:
             if tensor.HasField("contents"):
-                raise InvalidInput(f"contents of {name!r} can't stand beside raw_input_contents")
+                raise InvalidInput(f"input {name!r} has contents beside raw_input_contents")
             if used == len(raw):
                 raise InvalidInput(f"raw_input_contents has nothing for input {name!r}")
             content = raw[used]
             used += 1
         elif PARAMETER in parameters:
-            raise InvalidInput(f"input {name!r} is encoded, and goes as raw_input_contents alone")
+            raise InvalidInput(f"input {name!r} is encoded: send it in raw_input_contents")
         else:
             arrays[name] = _typed(name, datatype, shape, tensor.contents)
             continue
@@ -217,7 +217,7 @@ def _inputs(
 def _typed(name: str, datatype: str, shape: list[int], contents: Any) -> Array:
     field = _CONTENTS.get(datatype)
     if field is None:
-        raise InvalidInput(f"input {name!r} is {datatype}: it goes as raw_input_contents alone")
+        raise InvalidInput(f"input {name!r} is {datatype}: send it in raw_input_contents")
     values = getattr(contents, field)
     if datatype == "BYTES":
         if len(values) > MOST_ELEMENTS:

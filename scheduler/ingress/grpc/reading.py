@@ -1,4 +1,4 @@
-"""What of messages may be in memory: gRPC's library reads one whole when a call asks for it."""
+"""Bounds the memory of messages: gRPC's library reads a whole message once a call asks for it."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from scheduler.ingress.oip.outcomes import TooSlow
 from scheduler.tenants import Tenant
 
 _MOST_OF_ONE = 0.5
-"""The part of the places that one tenant has at most, so that others find some."""
+"""The largest part of the places that one tenant may take, so that others find some."""
 
 
 class Places:
-    """Where messages are read, for a bounded time.
+    """Limits how many messages are read at once, and how long each may take.
 
     Args:
-        count: How many are read at once.
-        patience_s: How long one may take to come in, in seconds.
+        count: How many messages are read at once.
+        patience_s: How long one may take to arrive, in seconds.
         compat: Whose status codes and messages refusals have.
 
     Attributes:
-        compat: The same.
+        compat: Whose status codes and messages refusals have.
     """
 
     def __init__(self, count: int, patience_s: float, compat: str = "laxity") -> None:
-        """All are free."""
+        """Starts with all places free."""
         self._all = asyncio.Semaphore(count)
         each = max(1, int(_MOST_OF_ONE * count))
         self._of: defaultdict[str, asyncio.Semaphore]
@@ -46,7 +46,7 @@ class Places:
         self._endings: set[asyncio.Task[None]] = set()
 
     async def read(self, tenant: Tenant, context: Any) -> Any:
-        """The message of a call, as bytes; `grpc.aio.EOF` where it has none."""
+        """Reads the message of a call, as bytes; `grpc.aio.EOF` if it has none."""
         async with self._of[tenant.name], self._all:
             timer = self._loop.call_later(self._patience_s, self._end, context)
             try:
@@ -55,7 +55,7 @@ class Places:
                 timer.cancel()
 
     def _end(self, context: Any) -> None:
-        error = TooSlow("the message did not come in in time")
+        error = TooSlow("the message did not arrive in time")
         task = self._loop.create_task(abort(context, error, self.compat))
         self._endings.add(task)
         task.add_done_callback(self._ended)
@@ -67,15 +67,16 @@ class Places:
 
 
 class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Has every method read within bounds, and count what it has read until it has answered.
+    """Makes every method read within bounds, and counts calls and the bytes of their messages.
 
     Args:
-        callers: Tells who calls, before anything is read.
-        held: Counts the bytes of messages that are there.
-        calls: Counts calls of one message, from before it is read until they end.
-        streams: Counts calls of many messages, each of which reads one at any time.
-        places: Where all other calls read theirs.
-        most_beside: How many bytes of a message may be something else than tensors as bytes.
+        callers: Identifies callers, before anything is read.
+        held: Counts the bytes of messages until they are answered; if one message has many answers,
+            only until it is parsed.
+        calls: Counts single-message calls, from before the message is read until they end.
+        streams: Counts streaming calls, each of which may read a message at any time.
+        places: Limits the reading of single messages.
+        most_beside: How many bytes of a message may be outside `raw_input_contents`.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         places: Places,
         most_beside: int,
     ) -> None:
-        """Nothing is read."""
+        """Starts with nothing read."""
         self._callers = callers
         self._held = held
         self._calls = calls
@@ -99,9 +100,10 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """The same method, within the bounds.
+        """Replaces a method's handler with one that keeps to the bounds.
 
-        It gets bytes, and one of a single message reads it by itself: on the wire that is the same.
+        The new handler gets messages as bytes. For a method with a single message it is declared as
+        streaming, so that it reads the message itself; on the wire that is the same.
         """
         method = handler_call_details.method
         if method not in self._known:
@@ -145,7 +147,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return answer
 
     def _many_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        """For methods that answer each message once, in their order."""
+        """For methods that answer each message once, in order."""
 
         async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
             tenant = await self._enter(context, self._streams)
@@ -170,7 +172,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return answer
 
     async def _read(self, handler: Any, tenant: Tenant, context: Any) -> tuple[int, Any]:
-        """The call's only message, and its size, which counts as held from here on."""
+        """Reads the call's only message; returns its size, now counted as held, and the message."""
         try:
             raw = await self._places.read(tenant, context)
             if raw is grpc.aio.EOF:
@@ -182,7 +184,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         return len(raw), message
 
     async def _enter(self, context: Any, room: Held | None = None) -> Tenant:
-        """Who calls, once there is room for one more call of the kind."""
+        """Identifies the caller, and counts the call."""
         try:
             tenant = self._callers.tenant(context)
             (room or self._calls).hold(tenant, 1)
@@ -195,4 +197,4 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             return handler.request_deserializer(raw)
         except DecodeError:
-            raise InvalidInput("the message is not of the kind that this method takes") from None
+            raise InvalidInput("the message is not of the type that this method takes") from None

@@ -1,4 +1,4 @@
-"""The gRPC door of one process: its addresses, its certificates, its end."""
+"""The gRPC door of one process: its addresses, its certificates, its shutdown."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from scheduler.ingress.unix_door import keep_there
 from scheduler.tenants import Access
 
 _ENVELOPE_BYTES = 1_000_000
-"""What a message may have beside its tensors."""
+"""The most bytes of a message beside its tensors."""
 
 _STREAMS = 128
-_INT_MAX = 2**31 - 1  # what the library takes as a setting; no message can be longer
+_INT_MAX = 2**31 - 1  # the library's largest setting; no message can be longer
 _UNREAD_BYTES = 512 * 1024
 
 
@@ -37,18 +37,18 @@ class GrpcServer:
     """Serves gRPC on addresses that it binds itself.
 
     Args:
-        service: What answers need.
+        service: The settings and state that the doors share.
         config: The box's configuration.
-        access: Who may come in.
+        access: The access rules.
         addresses: `tcp://`, `tls://` or `unix://` URLs.
     """
 
     def __init__(
         self, service: Service, config: Config, access: Access, addresses: Sequence[str]
     ) -> None:
-        """Not yet open."""
+        """Closed until `open`."""
         doors = config.doors
-        calls = 2 * config.limits.connections  # so that one tenant may have as many as before it
+        calls = 2 * config.limits.connections  # of which one tenant may have half: `connections`
         self._callers = Callers(access)
         self._held = Held(doors.held_mb * 10**6)
         self._reading = Reading(
@@ -69,10 +69,10 @@ class GrpcServer:
         self._watches: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Listens.
+        """Starts to listen.
 
         Raises:
-            OSError: An address can't be had.
+            OSError: An address can't be bound.
         """
         await self._listen(self._addresses)
         loop = asyncio.get_running_loop()
@@ -83,10 +83,10 @@ class GrpcServer:
                 self._watches.append(loop.create_task(keep_there(path, listen)))
 
     async def _listen(self, addresses: Sequence[str]) -> None:
-        """Serves on addresses, with a server of their own.
+        """Serves on addresses with a new server, because a running one takes no further address.
 
-        One that serves takes no further address. Where the file of a unix socket is gone, it goes
-        on for those who are in, at the price of a descriptor and a few KB.
+        If a unix socket's file was deleted, the old server keeps serving its open connections, at
+        the cost of a file descriptor and a few KB.
         """
         server = self._made()
         for url in addresses:
@@ -104,7 +104,7 @@ class GrpcServer:
         self._servers.append(server)
 
     def _made(self) -> grpc.aio.Server:
-        """A server that has no address yet; all of them together keep to what is held and read."""
+        """A new server without addresses; all servers share the limits on messages."""
         server = grpc.aio.server(
             interceptors=(self._reading,),
             options=self._options,
@@ -122,20 +122,20 @@ class GrpcServer:
         return server
 
     def reload(self, access: Access) -> None:
-        """Takes over who may come in; handshakes from now on use the certificates of now."""
+        """Applies new access rules; later handshakes use the current certificate files."""
         self._callers.access = access
         if self._certificates is not None:
             self._certificates.changed = True
 
     async def drain(self, seconds: float) -> None:
-        """Begins nothing new, and waits for what is under way."""
+        """Starts nothing new, and waits for calls in flight, at most so many seconds."""
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*(server.stop(seconds) for server in self._servers))
 
 
 class _Certificates:
-    """Gives gRPC the certificates, and later ones when there are."""
+    """Gives gRPC the certificates, and new ones after a reload."""
 
     def __init__(self, tls: TlsConfig) -> None:
         self._tls = tls
@@ -149,7 +149,7 @@ class _Certificates:
         )
 
     def _fetch(self) -> Any:
-        """Asked before each handshake; None keeps what there is."""
+        """Called before each handshake; None keeps the current certificates."""
         if not self.changed:
             return None
         self.changed = False
@@ -170,7 +170,8 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.max_allowed_incoming_connections", config.limits.connections),
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
-        # What may come before a call reads it; the window would grow by itself without the second.
+        # How much may arrive before a call reads it. The second option keeps the window from
+        # growing by itself.
         ("grpc.http2.lookahead_bytes", _UNREAD_BYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_metadata_size", min(config.limits.header_kb * 1000, 64_000)),

@@ -1,4 +1,4 @@
-"""`inference.GRPCInferenceService`: each method, and how its errors go."""
+"""The methods of `inference.GRPCInferenceService`, and their errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Tenant
 
 _STREAM_REQUESTS = 64
-"""How many requests of one stream are under way at once."""
+"""How many requests of one stream may be in flight at once."""
 
 log = structlog.get_logger()
 
@@ -46,14 +46,14 @@ Method = Callable[[Any, Any, Any], Awaitable[Any]]
 
 
 def _said(method: Method) -> Method:
-    """Ends a call with the status that its error stands for."""
+    """Wraps a method, so that an error ends the call with the status that stands for it."""
 
     @wraps(method)
     async def call(self: Any, request: Any, context: Any) -> Any:
         try:
             return await method(self, request, context)
         except asyncio.CancelledError:
-            raise  # the client has gone, or its deadline has passed
+            raise  # the client is gone, or its deadline has passed
         except Exception as error:
             await self.abort(context, error)
 
@@ -64,13 +64,13 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     """Answers every call of the gRPC door.
 
     Args:
-        service: What answers need.
-        callers: Tells who calls.
-        held: Counts what requests have in memory beside their messages.
+        service: The settings and state that the doors share.
+        callers: Identifies callers.
+        held: Counts the memory that requests take beside their messages.
     """
 
     def __init__(self, service: Service, callers: Callers, held: Held) -> None:
-        """Nothing is under way."""
+        """Starts with no calls."""
         self._held = held
         self._service = service
         self._box = service.box
@@ -88,12 +88,12 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def ServerLive(self, request: Any, context: Any) -> Any:
-        """This process answers."""
+        """Whether this process answers."""
         return pb.ServerLiveResponse(live=True)
 
     @_said
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        """A target is up, and new requests are admitted."""
+        """Whether a target is up, and new requests are admitted."""
         ready = not self._service.draining and (await self._box.snapshot()).ready
         return pb.ServerReadyResponse(ready=ready)
 
@@ -119,7 +119,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def ModelConfig(self, request: Any, context: Any) -> Any:
-        """A model in the words of Triton's configuration."""
+        """A model in the form of Triton's model configuration."""
         self._callers.tenant(context).check_model(request.name)
         info = await self._box.model(request.name, request.version)
         config = json_format.ParseDict(model_config(info), config_pb.ModelConfig())
@@ -127,7 +127,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
-        """What was counted, of one model or all."""
+        """Statistics of one model or all."""
         tenant = self._callers.tenant(context)
         if request.name:
             tenant.check_model(request.name)
@@ -150,9 +150,9 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         return response
 
     async def ModelStreamInfer(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
-        """Inferences, answered in the order in which they came, many under way at once.
+        """Inferences, many in flight at once, answered in the order of their arrival.
 
-        An error concerns its own request, whose id the answer carries.
+        An error concerns only its own request, whose id the answer carries.
         """
         asked: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
         under_way: set[asyncio.Task[Any]] = set()
@@ -205,7 +205,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             self._held.release(tenant, held)
 
     async def _parsed(self, message: Any, tenant: Tenant, reader: ReadRegion) -> InferRequest:
-        """The request that a message is; typed values are worked out one by one, and take long."""
+        """Parses a message; long ones with typed values, which are slow to convert, are paced."""
         self._pace.note(tenant)
         typed_bytes = 0 if message.raw_input_contents else message.ByteSize()
         if not self._pace.holds(tenant, typed_bytes):
@@ -257,12 +257,12 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         return answer(request, inferred, outputs), inferred.outcome
 
     def _time_way_out(self, context: Any) -> None:
-        """Measures what there is between an inference's end and the call's."""
+        """Measures the time from the inference's end to the call's."""
         end_ns = time.monotonic_ns()
         observe = self._box.way_out.observe
         context.add_done_callback(lambda _: observe(time.monotonic_ns() - end_ns))
 
-    # -- what changes things
+    # -- administration
 
     @_said
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
@@ -275,19 +275,19 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:
-        """Takes requests for a model again."""
+        """Accepts requests for a model again."""
         await self._admin.load(self._callers.tenant(context), request.model_name)
         return pb.RepositoryModelLoadResponse()
 
     @_said
     async def RepositoryModelUnload(self, request: Any, context: Any) -> Any:
-        """Takes no more requests for a model."""
+        """Refuses requests for a model."""
         await self._admin.unload(self._callers.tenant(context), request.model_name)
         return pb.RepositoryModelUnloadResponse()
 
     @_said
     async def TraceSetting(self, request: Any, context: Any) -> Any:
-        """Tracing as Triton names it."""
+        """Triton's trace settings, shown or set."""
         asked = {name: list(setting.value) for name, setting in request.settings.items()}
         settings = self._admin.trace()
         if asked:
@@ -300,7 +300,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def LogSettings(self, request: Any, context: Any) -> Any:
-        """Logging as Triton names it."""
+        """Triton's log settings, shown or set."""
         settings = self._admin.logging()
         if request.settings:
             tenant = self._callers.tenant(context)
@@ -326,7 +326,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:
-        """Names memory of the box."""
+        """Registers a region of the box's shared memory."""
         self._service.memory.register(
             self._callers.tenant(context),
             request.name,
@@ -338,23 +338,23 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
-        """Forgets one region, or all of the caller's."""
+        """Unregisters one region, or all of the caller's."""
         self._service.memory.unregister(self._callers.tenant(context), request.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     @_said
     async def CudaSharedMemoryStatus(self, request: Any, context: Any) -> Any:
-        """There are no CUDA regions."""
+        """Always empty: there are no CUDA regions."""
         return pb.CudaSharedMemoryStatusResponse()
 
     @_said
     async def CudaSharedMemoryRegister(self, request: Any, context: Any) -> Any:
-        """There can be none."""
+        """Always refused: CUDA shared memory is not supported."""
         raise InvalidInput("CUDA shared memory is not supported; system shared memory is")
 
     @_said
     async def CudaSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
-        """There are none to forget."""
+        """Does nothing: there are no CUDA regions."""
         return pb.CudaSharedMemoryUnregisterResponse()
 
 

@@ -1,1 +1,1 @@
-"""The door that speaks HTTP/1.1."""
+"""The HTTP/1.1 door."""

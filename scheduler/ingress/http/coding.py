@@ -1,4 +1,4 @@
-"""Content codings: gzip and deflate, in with a bound, out where the client asks for it."""
+"""Content codings gzip and deflate: bounded decompression, and compression on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.outcomes import TooLarge
 
 _AUTOMATIC = 32 + zlib.MAX_WBITS
-"""zlib's mode that takes gzip and zlib streams alike."""
+"""zlib's mode that accepts both gzip and zlib streams."""
 _RAW = -zlib.MAX_WBITS
 _PIECE_IN_BYTES, _PIECE_OUT_BYTES = 64 * 1024, 1024 * 1024
 _WORTH_BYTES = 1024
@@ -23,16 +23,16 @@ _REFUSED = re.compile(r";\s*q\s*=\s*0(\.0*)?\s*$")
 
 
 def decoded(body: memoryview, coding: str, limit: int) -> memoryview:
-    """A body without its content coding.
+    """Removes the content coding of a body.
 
     Args:
-        body: As it came.
+        body: The body as received.
         coding: The Content-Encoding header.
-        limit: How large it may become.
+        limit: The largest decompressed size.
 
     Raises:
         InvalidInput: The coding is not known, or the body does not follow it.
-        TooLarge: It would become larger.
+        TooLarge: The decompressed body would exceed the limit.
     """
     for name in reversed([name.strip().lower() for name in coding.split(",")]):
         if name in ("gzip", "x-gzip", "deflate"):
@@ -43,7 +43,7 @@ def decoded(body: memoryview, coding: str, limit: int) -> memoryview:
 
 
 def accepted_coding(header: str, size: int) -> str | None:
-    """The coding that an answer of that size should have; None for none."""
+    """The coding for an answer of that size, by its Accept-Encoding header; None for none."""
     if size < _WORTH_BYTES or not header:
         return None
     offered = {
@@ -55,13 +55,13 @@ def accepted_coding(header: str, size: int) -> str | None:
 
 
 def encoded(parts: list[Any], coding: str) -> bytes:
-    """A body in a coding that `accepted_coding` gave."""
+    """Compresses a body in a coding that `accepted_coding` gave."""
     data = b"".join(parts)
     return gzip.compress(data, _LEVEL) if coding == "gzip" else zlib.compress(data, _LEVEL)
 
 
 def _inflated(body: memoryview, name: str, limit: int) -> memoryview:
-    # HTTP's deflate is a zlib stream, but clients send raw deflate as well: RFC 9110, 8.4.1.2.
+    # HTTP's deflate is a zlib stream, but some clients send raw deflate: RFC 9110, 8.4.1.2.
     raw = name == "deflate" and bool(body) and (body[0] & 0x0F) != 8
     inflater = zlib.decompressobj(_RAW if raw else _AUTOMATIC)
     pieces: list[bytes] = []
@@ -70,7 +70,7 @@ def _inflated(body: memoryview, name: str, limit: int) -> memoryview:
         for piece in _pieces(inflater, body):
             size += len(piece)
             if size > limit:
-                raise TooLarge(f"the body becomes more than {limit} bytes when it is decompressed")
+                raise TooLarge(f"the decompressed body has more than {limit} bytes")
             pieces.append(piece)
     except zlib.error as error:
         raise InvalidInput(f"the body is not {name}: {error}") from None
@@ -80,10 +80,10 @@ def _inflated(body: memoryview, name: str, limit: int) -> memoryview:
 
 
 def _pieces(inflater: Any, body: memoryview) -> Iterator[bytes]:
-    """What a body becomes, piece by piece: zlib keeps the interpreter's lock while it joins them.
+    """Decompresses a body in pieces, because zlib keeps the GIL while it joins a long result.
 
     Raises:
-        InvalidInput: There is more after the end.
+        InvalidInput: The body goes on after the end of the compressed data.
     """
     for start in range(0, len(body), _PIECE_IN_BYTES):
         rest: Any = body[start : start + _PIECE_IN_BYTES]
@@ -101,7 +101,7 @@ def _joined(pieces: list[bytes], size: int) -> memoryview:
         return memoryview(pieces[0])
     whole = np.empty(size, np.uint8)
     end = 0
-    for piece in pieces:  # NumPy leaves the lock while it copies
+    for piece in pieces:  # NumPy releases the GIL while it copies
         start, end = end, end + len(piece)
         whole[start:end] = np.frombuffer(piece, np.uint8)
     return whole.data

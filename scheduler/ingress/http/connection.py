@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: bytes to requests, answers to bytes, in order, within limits."""
+"""One HTTP/1.1 connection: reads requests and writes answers, in order and within limits."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from scheduler.ingress.http.door import HttpDoor
 
 _LINGER_S = 2.0
-"""How long what a refused client still sends is thrown away, so that it gets to read the answer."""
+"""How long to discard what a refused client still sends, so that it can read the answer."""
 
 
 class Turn:
     """One request's place in the order of answers.
 
     Args:
-        flush: Says the answers that are there, in order.
-        request: What was asked.
-        held: Counts the request's body, and what else it has in memory.
+        flush: Writes the answers that are ready, in order.
+        request: The request.
+        held: Counts the request's body, and the other memory that it takes.
 
     Attributes:
-        request: What was asked.
-        response: The answer; None while there is none.
+        request: The request.
+        response: The answer; None until it is ready.
         on_gone: Called if the client goes away before the answer.
     """
 
@@ -49,30 +49,30 @@ class Turn:
         self.on_gone: Callable[[], None] | None = None
 
     def take_body(self, body: memoryview) -> None:
-        """Puts a body in the place of the one that came, and counts it instead.
+        """Replaces the received body by its decompressed form, and counts that instead.
 
         Raises:
-            Overloaded: There are too many bytes, of all or of this tenant.
+            Overloaded: There are too many bytes, in all or of this tenant.
         """
         request = self.request
         self._held.hold(request.tenant, len(body) - len(request.body))
         request.body = body
 
     def hold_beside(self, count: int) -> None:
-        """Counts bytes that the request has in memory beside its body.
+        """Counts bytes that the request takes in memory beside its body.
 
         Raises:
-            Overloaded: There are too many bytes, of all or of this tenant.
+            Overloaded: There are too many bytes, in all or of this tenant.
         """
         self._held.hold(self.request.tenant, count)
         self._beside += count
 
     def release(self) -> None:
-        """Counts all of it out: it is answered, or nobody waits for it."""
+        """Counts all its bytes out, once it is answered or nobody waits for it."""
         self._held.release(self.request.tenant, len(self.request.body) + self._beside)
 
     def answer(self, response: Response) -> None:
-        """Says the answer, once those before it are out."""
+        """Sends the answer, after those before it."""
         self.on_gone = None
         self.response = response
         self._flush()
@@ -82,14 +82,14 @@ class Connection(asyncio.BufferedProtocol):
     """The server's end of one connection.
 
     Args:
-        door: What all connections share.
+        door: The door, which all connections share.
 
     Attributes:
-        parser: Of the request that is coming in.
+        parser: The parser of the request being received.
     """
 
     def __init__(self, door: HttpDoor) -> None:
-        """Not yet connected."""
+        """Waits for `connection_made`."""
         self._door = door
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -103,18 +103,18 @@ class Connection(asyncio.BufferedProtocol):
     # -- asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes a place in the door, or is turned away."""
+        """Registers the connection, or aborts it if there is no room."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         self._incoming.caller = self._door.caller_of(transport)
         if not self._door.enter(self):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: a large body is read in place."""
+        """The buffer for the next bytes; a large body is read in place."""
         return self._incoming.unfilled() or self._door.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Takes bytes."""
+        """Handles received bytes."""
         incoming = self._incoming
         if self._closing:
             return
@@ -128,11 +128,11 @@ class Connection(asyncio.BufferedProtocol):
         self._watch()
 
     def eof_received(self) -> bool:
-        """The client has gone; half-closed connections are not kept."""
+        """Closes the connection; half-closed connections are not kept."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancels what nobody waits for any more."""
+        """Cancels the requests that nobody waits for any more."""
         self._transport = None
         self._closing = True
         self._stop_timer()
@@ -145,13 +145,13 @@ class Connection(asyncio.BufferedProtocol):
                 turn.on_gone()
 
     def pause_writing(self) -> None:
-        """The client reads slower than it is answered: nothing further is taken meanwhile."""
+        """Stops reading requests, because the client reads its answers too slowly."""
         self._paused = True
         self._read(False)
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Reads requests again."""
         self._paused = False
         self._stop_timer()
         self._read(True)
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests
 
     def take(self, request: Request) -> None:
-        """A request is there."""
+        """Serves a complete request."""
         turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
         if len(self._turns) >= self._door.limits.pipelined:
@@ -168,18 +168,18 @@ class Connection(asyncio.BufferedProtocol):
         self._door.serve(turn)
 
     def refuse(self, request: Request, error: LaxityError) -> None:
-        """A request is there that was refused for its headers."""
+        """Answers a complete request that was refused for its headers."""
         turn = Turn(self.flush, request, self._door.held)
         self._turns.append(turn)
         turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def go_on(self) -> None:
-        """Tells a client that asks first to send its body, unless other answers come before."""
+        """Tells a client that expects 100-continue to send its body, unless answers are pending."""
         if self._transport is not None and not self._turns:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def flush(self) -> None:
-        """Writes the answers that are next."""
+        """Writes the answers that are ready and next in order."""
         out: list[Any] = []
         keep = True
         while self._turns and keep and (response := self._turns[0].response) is not None:
@@ -205,12 +205,12 @@ class Connection(asyncio.BufferedProtocol):
             self._watch()
 
     def say_goodbye(self) -> None:
-        """Closes if nothing is under way; otherwise the last answer does."""
+        """Closes if no request is in flight; otherwise the last answer closes."""
         if not self._turns and not self._incoming.busy:
             self.close()
 
     def close(self) -> None:
-        """Closes once what was written is out."""
+        """Closes once all written data is sent."""
         self._closing = True
         if self._transport is not None:
             self._transport.close()
@@ -228,12 +228,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Not taken up, as RFC 9110, section 7.8 allows: what follows is HTTP/1.1 as before.
+            # Ignored, as RFC 9110, section 7.8 allows: what follows is still HTTP/1.1.
             self.parser = httptools.HttpRequestParser(incoming)
             if rest := data[upgrade.args[0] :]:
                 self._feed(rest)
         except httptools.HttpParserCallbackError as error:
-            incoming.refusal = InvalidInput("the request can't be followed")
+            incoming.refusal = InvalidInput("the request can't be parsed")
             self._door.log_failure(error.__context__ or error)
         except httptools.HttpParserError as error:
             if incoming.refusal is None:
@@ -242,8 +242,8 @@ class Connection(asyncio.BufferedProtocol):
             incoming.count_head(len(data), *before)
 
     def _refuse_rest(self, error: LaxityError) -> None:
-        """Answers what can't be followed, throws away what still comes, and closes."""
-        self._incoming.refusal = error  # so that what has come of a body is not the request's
+        """Refuses the current request, discards what still arrives, and closes."""
+        self._incoming.refusal = error  # so that a partial body is not taken as the request's
         turn = Turn(self.flush, self._incoming.as_request(keep_alive=False), self._door.held)
         self._closing = True
         self._incoming.drop()
@@ -252,7 +252,7 @@ class Connection(asyncio.BufferedProtocol):
         turn.answer(as_refusal(refusal_of(error, self._door.compat)))
 
     def _end(self) -> None:
-        """Closes; where the client still sends, after it has had time to read the answer."""
+        """Closes; after a refusal, only once the client has had time to read the answer."""
         if not self._closing or self._transport is None:
             self.close()
             return
@@ -265,14 +265,14 @@ class Connection(asyncio.BufferedProtocol):
             (self._transport.resume_reading if on else self._transport.pause_reading)()
 
     def _watch(self) -> None:
-        """Times what the client is to do next: finish its request, or begin another."""
+        """Bounds how long the client may take to finish its request, or to send another."""
         if self._closing or self._paused:
             return
         if self._incoming.busy:
             if self._turns or self._incoming.is_admitted:
                 self._door.busy(self)
             else:
-                self._door.idle(self)  # it makes room like one that says nothing
+                self._door.idle(self)  # not admitted: it makes room like one that sends nothing
             if len(self._turns) >= self._door.limits.pipelined:
                 self._stop_timer()  # the rest of the request is not read yet
             elif self._timer is None:
@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             self._door.idle(self)
 
     def _expect_reading(self) -> None:
-        """Gives the client some time, and again as long as it reads on at the least rate."""
+        """Aborts the connection unless the client reads its answers at the least rate."""
         self._stop_timer()
         if self._transport is None:
             return
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _too_slow(self) -> None:
         self._timer = None
-        self._refuse_rest(TooSlow("the request did not come in in time"))
+        self._refuse_rest(TooSlow("the request did not arrive in time"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -1,4 +1,4 @@
-"""What all connections of the HTTP door share: who may come in, what is held, who is idle."""
+"""What all connections of the HTTP door share: access rules, held bytes, idle connections."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Caller:
-    """What a connection tells of its other end.
+    """What a connection tells about its client.
 
     Attributes:
-        is_owner: It came over a unix socket, whose permissions let it in.
+        is_owner: Whether it came over a unix socket, whose permissions admitted it.
         certificates: The names in its client certificate.
-        known: The last credentials, by whose rules they were looked up, and whose they are.
+        known: The last Authorization header, the rules it was checked by, and its tenant.
     """
 
     is_owner: bool
@@ -46,20 +46,20 @@ class HttpDoor:
     """One process's part of the HTTP door.
 
     Args:
-        limits: What is taken at most.
-        access: Who may come in.
+        limits: The limits of the door.
+        access: The access rules.
         serve: Answers a request.
         compat: Whose status codes and messages refusals have.
 
     Attributes:
-        limits: What is taken at most.
-        access: Who may come in; may be replaced.
+        limits: The limits of the door.
+        access: The access rules; may be replaced.
         serve: Answers a request.
         compat: Whose status codes and messages refusals have.
-        scratch: Where bytes are read before it is known whose they are; filled and parsed in one
-            go, so one is enough for all connections.
-        closing: Whether connections close after the answer.
-        held: Counts the bytes of bodies, until they are answered.
+        scratch: The buffer for everything but large bodies. Each read is parsed at once, so one
+            buffer is enough for all connections.
+        closing: Whether connections close after their last answer.
+        held: Counts the bytes of bodies, until their requests are answered.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HttpDoor:
         serve: Callable[[Turn], None],
         compat: str = "laxity",
     ) -> None:
-        """Open, with nobody in."""
+        """Open, with no connections."""
         self.compat = compat
         self.limits = limits
         self.access = access
@@ -84,13 +84,13 @@ class HttpDoor:
         self._sweep = self._loop.call_later(limits.idle_s / 4, self._close_idle)
 
     def __call__(self) -> asyncio.BufferedProtocol:
-        """The protocol of one more connection."""
+        """The protocol of a new connection."""
         return Connection(self)
 
     # -- connections
 
     def enter(self, connection: Connection) -> bool:
-        """Counts a connection in; whether there is room, once the one idle longest has left."""
+        """Registers a connection, at the limit in place of the longest idle; False if none is."""
         if len(self._connections) >= self.limits.connections:
             if not self._idle:
                 return False
@@ -102,32 +102,32 @@ class HttpDoor:
         return True
 
     def leave(self, connection: Connection) -> None:
-        """Counts a connection out."""
+        """Removes a connection."""
         self._connections.discard(connection)
         self._idle.pop(connection, None)
         self._seats.leave(connection)
 
     def idle(self, connection: Connection) -> None:
-        """Nothing is under way on a connection."""
+        """Marks a connection as idle."""
         if connection in self._connections:
             self._idle[connection] = time.monotonic()
             self._idle.move_to_end(connection)
-            self._seats.leave(connection)  # it makes room where that is wanted
+            self._seats.leave(connection)  # an idle one is closed when room is needed
 
     def busy(self, connection: Connection) -> None:
-        """Something is."""
+        """Marks a connection as busy."""
         self._idle.pop(connection, None)
 
     def seat(self, connection: Connection, tenant: Tenant) -> None:
-        """Counts a connection as a tenant's until nothing is under way on it.
+        """Counts a connection as a tenant's until it is idle.
 
         Raises:
-            Overloaded: The tenant is busy on as many as it may.
+            Overloaded: The tenant already has as many busy connections as it may.
         """
         self._seats.take(connection, tenant)
 
     def caller_of(self, transport: asyncio.BaseTransport) -> Caller:
-        """What is known of the other end before it has said anything."""
+        """What is known of a client before it has sent anything."""
         peer = transport.get_extra_info("socket")
         if peer is not None:
             set_up_tcp(peer, DOOR_GIVES_UP_MS)
@@ -139,17 +139,18 @@ class HttpDoor:
     # -- requests
 
     def admit(self, caller: Caller | None, method: str, headers: Mapping[str, str]) -> Tenant:
-        """Who asks.
+        """The tenant of a request.
 
         Raises:
-            Unauthorized: Nobody who may.
-            Forbidden: A web page, which any program of the box may show.
+            Unauthorized: The caller is not a known tenant.
+            Forbidden: The request is from a web page, and no token is required: any page in a
+                browser on the box could send it.
         """
         if caller is None:
             raise Unauthorized("the connection is gone")
         if not self.access.required:
             if "origin" in headers:
-                raise Forbidden("web pages may come in only where a token is asked for")
+                raise Forbidden("web pages may send requests only to a door that needs a token")
             return OWNER if caller.is_owner else tenant_of(self.access, None, caller.certificates)
         said = headers.get("authorization", "")
         known = caller.known
@@ -160,13 +161,13 @@ class HttpDoor:
         return tenant
 
     def log_failure(self, error: BaseException) -> None:
-        """Says what should not have happened."""
+        """Logs an unexpected error."""
         log.error("request failed in the door", error=repr(error), exc_info=error)
 
-    # -- the end
+    # -- shutdown
 
     def stop(self) -> None:
-        """Closes every connection as soon as nothing is under way on it."""
+        """Closes every connection as soon as it has no request in flight."""
         self.closing = True
         self._sweep.cancel()
         for connection in list(self._connections):
@@ -174,7 +175,7 @@ class HttpDoor:
 
     @property
     def open_connections(self) -> int:
-        """How many are open."""
+        """How many connections are open."""
         return len(self._connections)
 
     def _close_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP door's answers, behind a server of somebody else's, such as Ray Serve's proxy."""
+"""The HTTP door behind another HTTP server, such as Ray Serve's proxy."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from scheduler.tenants import Access, Tenant
 
 
 class EmbeddedDoor:
-    """Answers requests that another server has read.
+    """Answers requests that another server has received.
 
-    Who may come in, what bodies may hold and every answer are those of `HttpDoor`; connections
-    and TLS are that server's.
+    Access rules, limits on bodies and all answers are those of `HttpDoor`; connections and TLS are
+    the other server's.
 
     Args:
-        service: What answers need.
-        limits: What is taken at most.
-        access: Who may come in.
+        service: The settings and state that the doors share.
+        limits: The limits of the door.
+        access: The access rules.
     """
 
     def __init__(self, service: Service, limits: HttpLimits, access: Access) -> None:
@@ -35,7 +35,7 @@ class EmbeddedDoor:
         self._compat = service.compat
 
     def reload(self, access: Access) -> None:
-        """Takes over who may come in."""
+        """Applies new access rules."""
         self._door.access = access
 
     async def answer(
@@ -47,15 +47,15 @@ class EmbeddedDoor:
         *,
         is_local: bool,
     ) -> Response:
-        """The answer to one request; cancelled with the task that waits for it.
+        """Answers one request, which is cancelled with the task that waits for the answer.
 
         Args:
-            method: Upper case.
-            path: Without the query, percent-encoded.
-            headers: Names in lower case, in order; a name may come again.
-            body: Its parts, read as far as they are wanted.
-            is_local: Whether the address that was asked is one of loopback. Any other one asks for
-                a token even where none is set, since there is nobody then who may come in.
+            method: The method in upper case.
+            path: The path without the query, percent-encoded.
+            headers: Headers in order, with names in lower case; a name may be repeated.
+            body: The parts of the body, read as far as they are wanted.
+            is_local: Whether the request was sent to a loopback address. Without configured tokens
+                or tenants, a request to any other address is refused.
         """
         joined: dict[str, str] = {}
         for name, value in headers:
@@ -84,10 +84,10 @@ class EmbeddedDoor:
         try:
             return await asyncio.wait_for(self._read(tenant, body), patience_s)
         except asyncio.TimeoutError:
-            raise TooSlow("the request did not come in in time") from None
+            raise TooSlow("the request did not arrive in time") from None
 
     async def _read(self, tenant: Tenant, body: AsyncIterator[bytes]) -> memoryview:
-        """A body, whose bytes count as held from here on."""
+        """Reads a body; its bytes are counted as held."""
         most = self._door.limits.body_bytes
         parts: list[bytes] = []
         held = 0

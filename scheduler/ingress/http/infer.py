@@ -1,4 +1,4 @@
-"""`POST …/infer`: a request's way through the HTTP door and back."""
+"""`POST …/infer`: the path of a request through the HTTP door and back."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 
 _THREAD_BYTES = 64 * 1024
-"""Bodies from this size are compressed and decompressed in a thread: zlib leaves the lock."""
+"""Bodies from this size on are compressed and decompressed in a thread: zlib releases the GIL."""
 
 _CODERS = 2
 
 
 class Turns:
-    """Runs what a turn needs and gives it exactly one answer.
+    """Runs the work of each turn, and gives the turn exactly one answer.
 
     Args:
-        service: What answers need.
-        log_failure: Told what should not have happened.
+        service: The settings and state that the doors share.
+        log_failure: Logs an unexpected error.
     """
 
     def __init__(self, service: Service, log_failure: Callable[[BaseException], None]) -> None:
-        """Nothing runs."""
+        """Starts with no turns."""
         self.service = service
         self._log_failure = log_failure
         self._tasks: set[asyncio.Task[None]] = set()
         self._coders = ThreadPoolExecutor(_CODERS, "coder", initializer=_stand_back)
 
     def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
-        """Answers a turn with what some work gives, unless it says None and will answer itself."""
+        """Answers a turn with the result of some work; None if the work answers it otherwise."""
         task = asyncio.get_running_loop().create_task(self._run(turn, work))
         self._tasks.add(task)
         turn.on_gone = partial(_cancel, task)
         task.add_done_callback(self._tasks.discard)
 
     def refuse(self, turn: Turn, error: BaseException) -> None:
-        """Answers with an error."""
+        """Answers a turn with an error."""
         if not isinstance(error, LaxityError | asyncio.CancelledError):
             self._log_failure(error)
         turn.answer(as_refusal(refusal_of(error, self.service.compat)))
 
     def finish(self, turn: Turn, response: Response) -> None:
-        """Answers, in the coding that the client asks for."""
+        """Answers a turn, in the content coding that the client accepts."""
         size = response.size
         coding = accepted_coding(turn.request.headers.get("accept-encoding", ""), size)
         if coding is None:
@@ -71,7 +71,7 @@ class Turns:
             self.start(turn, self._code(response, coding))
 
     async def apart(self, work: Callable[..., Any], *given: Any) -> Any:
-        """What some work gives that takes the processor for long; the event loop goes first."""
+        """Runs CPU-bound work in a thread that yields to the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._coders, work, *given)
 
     async def _code(self, response: Response, coding: str) -> Response:
@@ -82,7 +82,7 @@ class Turns:
         try:
             response = await work
         except asyncio.CancelledError:
-            raise  # the client has gone
+            raise  # the client is gone
         except BaseException as error:
             self.refuse(turn, error)
             return
@@ -95,7 +95,7 @@ class Turns:
 
 
 def _stand_back() -> None:
-    """Has the kernel let the event loop run as soon as it has something to do."""
+    """Makes the kernel prefer the event loop to this thread whenever the loop has work."""
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
@@ -113,19 +113,19 @@ class InferTurns:
     """Answers inference requests.
 
     Args:
-        turns: What gives turns their answers.
-        limits: What is taken at most.
+        turns: Gives turns their answers.
+        limits: The limits of the door.
     """
 
     def __init__(self, turns: Turns, limits: HttpLimits) -> None:
-        """Nothing is under way."""
+        """Starts with no requests."""
         self._turns = turns
         self._service = turns.service
         self._limits = limits
         self._pace = Pace()
 
     def serve(self, turn: Turn, model: str, version: str) -> None:
-        """Answers one request; without a task where the model is known and nothing is coded."""
+        """Answers one request; without a task if the model is known and the body not compressed."""
         service, headers = self._service, turn.request.headers
         if service.draining:
             self._turns.refuse(turn, Unavailable("the box is shutting down"))
@@ -168,7 +168,7 @@ class InferTurns:
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes
         if len(body) < _THREAD_BYTES:
-            with contextlib.suppress(TooLarge):  # a small body may become a large one
+            with contextlib.suppress(TooLarge):  # a small body may decompress to a large one
                 return decoded(body, coding, min(limit, _THREAD_BYTES))
         whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
         return whole

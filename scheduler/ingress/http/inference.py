@@ -1,4 +1,4 @@
-"""The body of an inference request and of its answer: JSON, with tensors beside it or in it."""
+"""Bodies of inference requests and answers: JSON, with tensors in it or beside it."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ def parsed(
     json_limit: int,
     read_region: ReadRegion,
 ) -> InferRequest:
-    """The request that a body is.
+    """Parses the body of a request.
 
     Args:
         info: The model.
         version: The variant that the path names, or empty.
-        headers: With names in lower case.
-        body: Without content coding.
+        headers: Headers with names in lower case.
+        body: The body without content coding.
         json_limit: How long the JSON may be.
         read_region: Reads shared memory.
 
     Raises:
-        InvalidInput: It does not follow the protocol.
-        TooLarge: A part is beyond a limit.
+        InvalidInput: The body does not follow the protocol.
+        TooLarge: A part exceeds a limit.
     """
     size = json_size(headers, len(body))
     if size is None:
@@ -98,7 +98,7 @@ def answer(
     inferred: Inferred,
     outputs: Sequence[OutputTensor],
 ) -> Response:
-    """The answer to an inference; outputs that went to shared memory are named without data."""
+    """Builds the answer to an inference; outputs written to shared memory have no data in it."""
     described = []
     tensors: list[memoryview] = []
     for output in outputs:
@@ -180,7 +180,7 @@ def _parameters(said: Mapping[str, Any], whose: str) -> dict[str, Any]:
 def _inputs(
     said: Any, tail: memoryview, read_region: ReadRegion
 ) -> tuple[dict[str, Array], dict[str, EncodedInput]]:
-    """The inputs that came as they are, and those that came in a smaller form."""
+    """The plain inputs, and the encoded ones."""
     if not isinstance(said, list) or not 0 < len(said) <= MAX_TENSORS:
         raise InvalidInput(f"inputs should be a list of 1 to {MAX_TENSORS} tensors")
     arrays: dict[str, Array] = {}
@@ -216,10 +216,10 @@ def _raw(
     tail: memoryview,
     read_region: ReadRegion,
 ) -> tuple[memoryview | None, memoryview]:
-    """The bytes of an input, None where it has none, and what is left of the body."""
+    """The bytes of an input, None if its data is JSON, and the rest of the body."""
     region = region_of(parameters)
     if (region is not None or "binary_data_size" in parameters) and "data" in tensor:
-        raise InvalidInput(f"input {tensor['name']!r} has its data both here and elsewhere")
+        raise InvalidInput(f"input {tensor['name']!r} has data in the JSON and also elsewhere")
     if region is not None:
         return read_region(region), tail
     if "binary_data_size" in parameters:
@@ -243,7 +243,7 @@ def _outputs(said: Any, binary: bool) -> tuple[WantedOutput, ...]:
 
 
 def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferRequest:
-    """The whole body is the one input of the model."""
+    """The request of a raw body, which is the only input of the model."""
     if len(info.inputs) != 1:
         raise InvalidInput(
             f"a raw request is for models of one input; {info.name!r} has {len(info.inputs)}"
@@ -255,7 +255,9 @@ def _raw_request(info: ModelInfo, version: str, body: memoryview) -> InferReques
         body = memoryview(bytes_of([bytes(body)]))
     free = [index for index, size in enumerate(sizes) if size is None]
     if len(free) > 1:
-        raise InvalidInput(f"a raw request can't tell the {len(free)} free dimensions of the input")
+        raise InvalidInput(
+            f"a raw request fits at most one free dimension; the input has {len(free)}"
+        )
     if free:
         sizes[free[0]] = 1
         sizes[free[0]] = len(body) // max(1, math.prod(sizes) * DTYPES[dtype])

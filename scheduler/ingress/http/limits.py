@@ -1,26 +1,27 @@
-"""What the HTTP door takes at most."""
+"""The limits of the HTTP door."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 LEAST_RATE = 1e5
-"""Bytes per second at which bodies come in, and long answers are read, at least."""
+"""The least rate in bytes per second at which bodies must arrive and long answers be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What one process of the door takes at most.
+    """The limits of one process of the door.
 
     Attributes:
-        head_bytes: Request line and headers.
-        body_bytes: A body, also after decompression.
-        json_bytes: The JSON in it.
-        held_bytes: All bodies that are coming in or waiting to be answered.
-        connections: Open connections; an idle one makes room for a new one.
-        pipelined: Requests of one connection that are answered at once.
+        head_bytes: Size of the request line and headers.
+        body_bytes: Size of a body, also after decompression.
+        json_bytes: Size of the JSON in a body.
+        held_bytes: Size of all bodies being received or waiting for their answer.
+        connections: Open connections; an idle one is closed for a new one.
+        pipelined: Requests of one connection in flight at once.
         items: The batch dimension of one request.
-        request_s: How long a request may take to come in, or an answer not to be read on.
+        request_s: How long a request may take to arrive, plus the time of its body at the least
+            rate; also how long a client may read an answer below that rate.
         idle_s: How long a connection may be idle.
     """
 
@@ -35,5 +36,5 @@ class HttpLimits:
     idle_s: float
 
     def patience_s(self, size: int) -> float:
-        """How long a body of some size may take."""
+        """How long a request with a body of some size may take to arrive."""
         return self.request_s + size / LEAST_RATE

@@ -1,4 +1,4 @@
-"""What the HTTP door hears and says, apart from sockets."""
+"""The requests and responses of the HTTP door, apart from sockets."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _LINES = {
 
 @dataclass(slots=True)
 class Request:
-    """A request whose body is there.
+    """A complete request.
 
     Attributes:
-        method: Upper case; GET where it was HEAD.
-        path: Without the query, still percent-encoded.
-        headers: By name in lower case.
-        body: As sent, maybe compressed.
+        method: The method in upper case; GET if it was HEAD.
+        path: The path without the query, still percent-encoded.
+        headers: Headers by name in lower case.
+        body: The body as sent, perhaps compressed.
         tenant: Who asks.
         keep_alive: Whether the connection stays open.
-        is_head: Whether the answer goes without its body.
+        is_head: Whether to send the answer without its body.
     """
 
     method: str
@@ -52,9 +52,9 @@ class Response:
 
     Attributes:
         status: The HTTP status.
-        body: Its parts.
-        content_type: Of the body.
-        headers: More headers.
+        body: The parts of the body.
+        content_type: The type of the body.
+        headers: Further headers.
     """
 
     status: int
@@ -64,12 +64,12 @@ class Response:
 
     @property
     def size(self) -> int:
-        """Of the body, in bytes."""
+        """Size of the body in bytes."""
         return sum(map(len, self.body))
 
 
 class _Clock:
-    """The Date header, written once a second."""
+    """The Date header, formatted once a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -87,10 +87,10 @@ _clock = _Clock()
 
 
 def json_object(text: memoryview | bytes) -> dict[str, Any]:
-    """The JSON object that a body is.
+    """Parses a body as a JSON object.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: The body is not a JSON object.
     """
     try:
         said = orjson.loads(text)
@@ -102,12 +102,12 @@ def json_object(text: memoryview | bytes) -> dict[str, Any]:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
+    """Builds a JSON answer."""
     return Response(status, (orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY),))
 
 
 def as_refusal(refusal: Refusal) -> Response:
-    """An error, as JSON."""
+    """Builds the answer for an error, as JSON."""
     headers = []
     if refusal.retry_after_s is not None:
         headers.append(("retry-after", str(refusal.retry_after_s)))
@@ -120,7 +120,7 @@ def as_refusal(refusal: Refusal) -> Response:
 
 
 def written(response: Response, keep_alive: bool, is_head: bool = False) -> list[Any]:
-    """The buffers that make an answer, ready for `writelines`."""
+    """The buffers of an answer, ready for `writelines`."""
     size = response.size
     head = [
         _LINES[response.status],

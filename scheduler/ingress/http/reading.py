@@ -1,4 +1,4 @@
-"""What httptools' parser tells, put together into requests, with every limit on them."""
+"""Assembles requests from the callbacks of httptools' parser, within all limits."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from scheduler.ingress.http.door import Caller, HttpDoor
 
 _IN_PLACE_BYTES = 64 * 1024
-"""Bodies from this size are read into their own memory, past the parser."""
+"""Bodies above this size are read directly into their own memory, past the parser."""
 
 _MOST_HEADERS = 100
 _EMPTY = memoryview(b"")
 
 
 class Incoming:
-    """The request that is coming in on one connection; httptools calls the `on_` methods.
+    """The request being received on one connection; httptools calls the `on_` methods.
 
     Attributes:
-        caller: What the connection tells of its other end.
-        refusal: Why this request and all that follows can't be taken.
-        busy: Whether a part of a request is there.
-        is_admitted: Whether it is known to be of somebody who may come in.
-        declared: How large its body is, by its own word.
+        caller: What the connection tells about its client.
+        refusal: Why this request and all that follows can't be accepted.
+        busy: Whether a part of a request has arrived.
+        is_admitted: Whether its headers have arrived and passed all checks.
+        declared: The size of its body by its Content-Length.
         begun: How many requests have begun.
     """
 
     def __init__(self, connection: Connection, door: HttpDoor) -> None:
-        """Between requests."""
+        """Starts between requests."""
         self._connection = connection
         self._door = door
         self.caller: Caller | None = None
@@ -64,19 +64,19 @@ class Incoming:
     # -- httptools
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Starts a request."""
         self.begun += 1
         if self.refusal is None:
             self._reset()
             self.busy = self._in_head = True
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request target."""
+        """Takes a part of the request target."""
         self._url += url
         self._add_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header, or trailer."""
+        """Takes one header, or trailer."""
         self._add_head(len(name) + len(value) + 4)
         self._headers_seen += 1
         if self._headers_seen > _MOST_HEADERS:
@@ -88,7 +88,7 @@ class Incoming:
         self._headers[key] = text if known is None else f"{known}, {text}"
 
     def on_headers_complete(self) -> None:
-        """Decides, before any of the body is there, whether it is wanted."""
+        """Admits or refuses the request before its body is read."""
         if self.refusal is not None:
             return
         self._in_head = False
@@ -115,7 +115,7 @@ class Incoming:
             self._body = np.empty(self.declared, np.uint8).data
 
     def on_body(self, chunk: bytes) -> None:
-        """A part of the body."""
+        """Takes a part of the body."""
         if self.refusal is not None or self._error is not None:
             return
         try:
@@ -130,7 +130,7 @@ class Incoming:
         self._count += len(chunk)
 
     def on_message_complete(self) -> None:
-        """The request is there."""
+        """Passes the complete request on."""
         if self.refusal is not None:
             return
         request = self.as_request(self._keep_alive)
@@ -143,7 +143,7 @@ class Incoming:
         else:
             self._connection.take(request)
 
-    # -- what the connection asks
+    # -- for the connection
 
     def as_request(self, keep_alive: bool) -> Request:
         """The request as far as it is known."""
@@ -167,14 +167,14 @@ class Incoming:
         )
 
     def unfilled(self) -> memoryview | None:
-        """What is missing of a body that is read in place; None where none is."""
+        """The unfilled part of a body that is read in place; None if there is no such body."""
         body = self._body
         if body is None or self.refusal is not None or self._count >= len(body):
             return None
         return body[self._count :]
 
     def filled(self, count: int) -> bool:
-        """Takes note of bytes that were read in place; True at the end of the request."""
+        """Counts bytes that were read in place; returns True at the end of the request."""
         try:
             self._hold(count)
         except LaxityError as error:
@@ -187,12 +187,12 @@ class Incoming:
         return True
 
     def count_head(self, count: int, was_busy: bool, begun: int) -> None:
-        """Bounds a header that never ends, of which the parser tells nothing before its end.
+        """Bounds a header that never ends, which the parser does not report before its end.
 
         Args:
-            count: How many bytes were parsed. They count where all are the head's: behind other
-                requests in the same piece nobody tells where it began.
-            was_busy: Whether a part of a request was there before them.
+            count: How many bytes were parsed. They count only if all belong to this head: after
+                other requests in the same read, nothing tells where it began.
+            was_busy: Whether a part of a request had arrived before them.
             begun: How many requests had begun before them.
         """
         if self._in_head and self.begun - begun == (not was_busy):
@@ -200,7 +200,7 @@ class Incoming:
             self._add_head(0, at_least=self._fed)
 
     def drop(self) -> None:
-        """Forgets what was there of a request."""
+        """Drops the partial request."""
         self._door.held.release(self._tenant, self._held)
         refusal = self.refusal
         self._reset()

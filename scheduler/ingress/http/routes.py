@@ -1,4 +1,4 @@
-"""Everything but inference: the paths, who answers them, and with what."""
+"""The paths of the HTTP door and their answers, except for inference."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Routes:
     """Answers every request of the HTTP door.
 
     Args:
-        service: What answers need.
-        limits: What is taken at most.
-        log_failure: Told what should not have happened.
+        service: The settings and state that the doors share.
+        limits: The limits of the door.
+        log_failure: Logs an unexpected error.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Routes:
         limits: HttpLimits,
         log_failure: Callable[[BaseException], None],
     ) -> None:
-        """Nothing is under way."""
+        """Starts with no requests."""
         self._turns = Turns(service, log_failure)
         self._infer = InferTurns(self._turns, limits)
         self._box = service.box
@@ -81,11 +81,11 @@ class Routes:
     # -- health and metadata
 
     async def live(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """This process answers."""
+        """Whether this process answers."""
         return as_json({"live": True})
 
     async def ready(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """A target is up, and new requests are admitted."""
+        """Whether a target is up, and new requests are admitted."""
         ready = not self._service.draining and (await self._box.snapshot()).ready
         return as_json({"ready": ready}, 200 if ready else 503)
 
@@ -94,7 +94,7 @@ class Routes:
         return as_json(server_metadata())
 
     async def models(self, request: Request, _named: Mapping[str, str]) -> Response:
-        """The names of all models."""
+        """The names of the models that the tenant may use."""
         snapshot = await self._box.snapshot()
         return as_json({"models": visible(snapshot.models, request.tenant)})
 
@@ -104,20 +104,20 @@ class Routes:
         return as_json(model_metadata(info))
 
     async def model_ready(self, _request: Request, named: Mapping[str, str]) -> Response:
-        """Whether a target can run it now."""
+        """Whether a target can run a model now."""
         version = named.get("version", "")
         info = await self._box.model(named["model"], version)
         ready = (await self._box.snapshot()).model_ready(info, version)
         return as_json({"name": info.name, "ready": ready}, 200 if ready else 503)
 
     async def config(self, _request: Request, named: Mapping[str, str]) -> Response:
-        """A model in the words of Triton's configuration."""
+        """A model in the form of Triton's model configuration."""
         return as_json(
             model_config(await self._box.model(named["model"], named.get("version", "")))
         )
 
     async def statistics(self, request: Request, named: Mapping[str, str]) -> Response:
-        """What was counted, of one model or all."""
+        """Statistics of one model or all."""
         model, version = named.get("model", ""), named.get("version", "")
         if model:
             await self._box.model(model, version)
@@ -125,16 +125,16 @@ class Routes:
         return as_json({"model_stats": statistics_of(counted, request.tenant, model, version)})
 
     async def metrics(self, request: Request, _named: Mapping[str, str]) -> Response:
-        """How the box is, for Prometheus."""
+        """Metrics of the box for Prometheus."""
         request.tenant.check_scope("metrics")
         status, counted = await asyncio.gather(self._box.ask("status"), self._box.ask("statistics"))
         return Response(200, (metrics(status, counted),), CONTENT_TYPE)
 
     async def openapi(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """This interface, described."""
+        """The OpenAPI description of this door."""
         return Response(200, (_openapi(),))
 
-    # -- what changes things
+    # -- administration
 
     async def index(self, request: Request, _named: Mapping[str, str]) -> Response:
         """Every model of the repository, served or not."""
@@ -144,42 +144,42 @@ class Routes:
         return as_json(repository_index(await self._box.snapshot(), request.tenant, ready_only))
 
     async def load(self, request: Request, named: Mapping[str, str]) -> Response:
-        """Takes requests for a model again."""
+        """Accepts requests for a model again."""
         _object(request)
         await self._admin.load(request.tenant, named["model"])
         return as_json({})
 
     async def unload(self, request: Request, named: Mapping[str, str]) -> Response:
-        """Takes no more requests for a model."""
+        """Refuses requests for a model."""
         _object(request)
         await self._admin.unload(request.tenant, named["model"])
         return as_json({})
 
     async def policy(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """What decides."""
+        """The policy's name and options."""
         return as_json((await self._box.snapshot()).policy)
 
     async def swap_policy(self, request: Request, _named: Mapping[str, str]) -> Response:
-        """Lets another policy decide."""
+        """Swaps the policy."""
         said = _object(request)
         return as_json(
             await self._admin.swap_policy(request.tenant, said.get("name"), said.get("options"))
         )
 
     async def trace(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """Tracing as Triton names it."""
+        """Triton's trace settings."""
         return as_json(self._admin.trace())
 
     async def set_trace(self, request: Request, _named: Mapping[str, str]) -> Response:
-        """The same, changed."""
+        """Sets Triton's trace settings."""
         return as_json(self._admin.set_trace(request.tenant, _object(request)))
 
     async def logging(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """Logging as Triton names it."""
+        """Triton's log settings."""
         return as_json(self._admin.logging())
 
     async def set_logging(self, request: Request, _named: Mapping[str, str]) -> Response:
-        """The same, changed."""
+        """Sets Triton's log settings."""
         return as_json(self._admin.set_logging(request.tenant, _object(request)))
 
     # -- shared memory
@@ -197,7 +197,7 @@ class Routes:
         )
 
     async def register(self, request: Request, named: Mapping[str, str]) -> Response:
-        """Names memory of the box."""
+        """Registers a region of the box's shared memory."""
         said = _object(request)
         self._service.memory.register(
             request.tenant,
@@ -209,16 +209,16 @@ class Routes:
         return as_json({})
 
     async def unregister(self, request: Request, named: Mapping[str, str]) -> Response:
-        """Forgets one region, or all of the caller's."""
+        """Unregisters one region, or all of the caller's."""
         self._service.memory.unregister(request.tenant, named.get("region", ""))
         return as_json({})
 
     async def no_gpu_memory(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """There are no CUDA regions."""
+        """Always empty: there are no CUDA regions."""
         return as_json([])
 
     async def no_gpu_register(self, _request: Request, _named: Mapping[str, str]) -> Response:
-        """There can be none."""
+        """Always refused: CUDA shared memory is not supported."""
         raise InvalidInput("CUDA shared memory is not supported; system shared memory is")
 
 
@@ -282,7 +282,7 @@ def _route(method: str, parts: tuple[str, ...]) -> tuple[Handler, Mapping[str, s
 
 
 def _named(pattern: tuple[str, ...], parts: tuple[str, ...]) -> dict[str, str] | None:
-    """What a path has in the places of a pattern's names; None where it is another path."""
+    """The parts of a path in the places of a pattern's names; None if the path does not match."""
     if len(pattern) != len(parts):
         return None
     named = {}
@@ -295,7 +295,7 @@ def _named(pattern: tuple[str, ...], parts: tuple[str, ...]) -> dict[str, str] |
 
 
 def _object(request: Request) -> dict[str, Any]:
-    """The small JSON object that a body is; empty where there is none."""
+    """Parses the small JSON object in a body; empty if there is no body."""
     body = request.body
     if coding := request.headers.get("content-encoding"):
         body = decoded(body, coding, _SMALL_BYTES)

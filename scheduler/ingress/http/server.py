@@ -1,4 +1,4 @@
-"""The HTTP door of one process: its sockets, its certificates, its end."""
+"""The HTTP door of one process: its sockets, its certificates, its shutdown."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from scheduler.tenants import Access
 
 _PIPELINED = 32
 _LOOK_S = 0.02
-"""How often a draining door looks whether its last connection has gone."""
+"""How often a draining door checks whether its last connection is closed."""
 
 
 class HttpServer:
     """Serves HTTP on sockets that the agent has bound.
 
     Args:
-        service: What answers need.
+        service: The settings and state that the doors share.
         config: The box's configuration.
-        access: Who may come in.
-        sockets: They listen already; each with its address.
+        access: The access rules.
+        sockets: Listening sockets, each with its address.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HttpServer:
         access: Access,
         sockets: Sequence[tuple[socket, str]],
     ) -> None:
-        """Not yet open."""
+        """Closed until `open`."""
         limits = http_limits(config)
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
         self._door = HttpDoor(limits, access, routes.serve, service.compat)
@@ -50,7 +50,7 @@ class HttpServer:
         self._servers: list[asyncio.AbstractServer | UnixDoor] = []
 
     async def open(self) -> None:
-        """Listens."""
+        """Starts to accept connections."""
         loop = asyncio.get_running_loop()
         for listening, address in self._sockets:
             tls = self._context if address.startswith("tls://") else None
@@ -65,13 +65,13 @@ class HttpServer:
             self._servers.append(server)
 
     def reload(self, access: Access) -> None:
-        """Takes over who may come in; handshakes from now on use the certificates of now."""
+        """Applies new access rules; later handshakes use the current certificate files."""
         self._door.access = access
         if self._tls is not None and self._context is not None:
             load_certificate(self._context, self._tls)
 
     async def drain(self, seconds: float) -> None:
-        """Listens no more, and waits for the last answers."""
+        """Stops listening, and waits for the last answers, at most so many seconds."""
         for server in self._servers:
             server.close()
         self._door.stop()

@@ -1,1 +1,1 @@
-"""The Open Inference Protocol, apart from how it travels."""
+"""The Open Inference Protocol, apart from its transports."""

@@ -1,4 +1,4 @@
-"""What changes the box or its settings: a scope of its own."""
+"""Changes to the box and its settings, which need the scope `admin`."""
 
 from __future__ import annotations
 
@@ -24,51 +24,51 @@ class Admin:
     """Carries out an administrator's orders.
 
     Args:
-        service: What they concern.
+        service: The settings and state that the doors share.
     """
 
     def __init__(self, service: Service) -> None:
-        """Has changed nothing."""
+        """Changes nothing yet."""
         self._service = service
 
     async def load(self, tenant: Tenant, model: str) -> None:
-        """Takes requests for a model again.
+        """Accepts requests for a model again.
 
         Raises:
-            Forbidden: The tenant may not, or nobody may.
+            Forbidden: The tenant may not do this, or nobody may on this box.
             ModelNotFound: There is no such model.
         """
         await self._order(tenant, "load", model=model)
 
     async def unload(self, tenant: Tenant, model: str) -> None:
-        """Takes no more requests for a model; errors are those of `load`."""
+        """Refuses requests for a model; errors as in `load`."""
         await self._order(tenant, "unload", model=model)
 
     async def swap_policy(self, tenant: Tenant, name: Any, options: Any) -> Any:
-        """Lets another policy decide.
+        """Swaps the policy.
 
         Raises:
-            Forbidden: The tenant may not, or nobody may.
+            Forbidden: The tenant may not do this, or nobody may on this box.
             InvalidInput: There is no such policy or option.
         """
         return await self._order(tenant, "policy", name=name, options=options)
 
     def trace(self) -> dict[str, Any]:
-        """Tracing as Triton names it: it is always off, and the journal tells more."""
+        """Triton's trace settings: tracing is always off, and the journal tells more."""
         return dict(_TRACE)
 
     def set_trace(self, tenant: Tenant, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes what is so already.
+        """Accepts trace settings that change nothing.
 
         Raises:
-            Forbidden: The tenant may not.
-            InvalidInput: Tracing should be turned on.
+            Forbidden: The tenant may not do this.
+            InvalidInput: A setting is unknown, or would change.
         """
         tenant.check_scope("admin")
         return _unchanged(settings, _TRACE, "tracing is off; what happened is in the journal")
 
     def logging(self) -> dict[str, Any]:
-        """Logging as Triton names it."""
+        """Triton's log settings."""
         shown = ("error", "warning", "info", "debug").index(self._service.log_level)
         return {
             "log_file": "",
@@ -78,11 +78,11 @@ class Admin:
         }
 
     def set_logging(self, tenant: Tenant, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes what is so already.
+        """Accepts log settings that change nothing.
 
         Raises:
-            Forbidden: The tenant may not.
-            InvalidInput: It should become otherwise.
+            Forbidden: The tenant may not do this.
+            InvalidInput: A setting is unknown, or would change.
         """
         tenant.check_scope("admin")
         return _unchanged(settings, self.logging(), "log.level in the configuration sets it")

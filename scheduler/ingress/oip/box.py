@@ -1,4 +1,4 @@
-"""The scheduler as a door in another process sees it: requests, questions, and what it knows."""
+"""A door process's view of the scheduler: requests, questions, and cached state of the box."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from scheduler.tenants import Tenant
 
 _ANSWER_S = 5.0
 _FRESH_S = 0.25
-"""How old an answer about the box may be; many callers who ask at once share one."""
+"""How old a snapshot of the box may be; callers that ask at the same time share one."""
 
 _HALF_TICK_MS = 0.5
 _MOST_ALLOWANCE = 1 / 8
-"""The part of a deadline that the door takes off at most."""
+"""The largest part of a deadline that the door keeps for itself."""
 
 OnEnd = Callable[["Result | BaseException"], None]
 
@@ -33,13 +33,13 @@ class ModelInfo:
     """A model of the box.
 
     Attributes:
-        name: What requests call it.
+        name: Its name in requests.
         batched: Whether its tensors have a batch dimension before the shapes.
         max_batch: How many items may share a batch.
-        inputs: Maps of name, dtype and shape, in which None is a free dimension.
-        outputs: The same.
+        inputs: A map of name, dtype and shape for each; None in a shape is a free dimension.
+        outputs: The same for outputs.
         variants: The targets that can run each variant.
-        loaded: Whether it takes requests.
+        loaded: Whether requests for it are accepted.
     """
 
     name: str
@@ -53,14 +53,14 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the box was like a moment ago.
+    """The state of the box a moment ago.
 
     Attributes:
-        models: By name.
-        problems: Why other models of the repository are not served.
+        models: The served models by name.
+        problems: Other models of the repository, each with why it is not served.
         up: The targets that are up.
-        draining: Whether it admits nothing more.
-        policy: What decides.
+        draining: Whether new requests are refused.
+        policy: The policy's name and options.
     """
 
     models: dict[str, ModelInfo]
@@ -81,7 +81,7 @@ class Snapshot:
 
 
 class _Reply:
-    """The future of one call, which tells its end at once rather than on the loop's next turn."""
+    """The future of one call; it reports its end at once, not on the loop's next iteration."""
 
     __slots__ = ("_on_end",)
 
@@ -111,11 +111,11 @@ class Box:
     """The connection to the scheduler.
 
     Args:
-        url: Its socket for doors.
+        url: The scheduler's socket for doors.
 
     Attributes:
-        way_out: What the door takes from an end until the caller has been told; observed by the
-            door, where it is worth it.
+        way_out: Time from a request's end until its answer has left the door. Doors for which it
+            matters observe it.
     """
 
     def __init__(self, url: str) -> None:
@@ -141,11 +141,11 @@ class Box:
         tenant: Tenant,
         on_end: OnEnd,
     ) -> Call:
-        """A request for one item, for `start`; `on_end` is called once from then on.
+        """Builds the request for one item, for `start`, after which `on_end` is called once.
 
         Raises:
-            InvalidInput: An argument is not what it should be.
-            Overloaded: The scheduler has said that this tenant must wait, and it still must.
+            InvalidInput: An argument is wrong.
+            Overloaded: The scheduler has told this tenant to wait, and that time is not over.
         """
         self.check_rested(tenant)
 
@@ -176,10 +176,10 @@ class Box:
         return call
 
     def check_rested(self, tenant: Tenant) -> None:
-        """Nothing, unless the scheduler has said that this tenant must wait, and it still must.
+        """Checks that the scheduler has not told this tenant to wait.
 
         Raises:
-            Overloaded: So it is.
+            Overloaded: It has, and that time is not over.
         """
         if tenant.name not in self._resting:
             return
@@ -190,26 +190,26 @@ class Box:
         del self._resting[tenant.name]
 
     def _allowance_ms(self, deadline_ms: float) -> float:
-        """What of a deadline belongs to the door, so that its caller hears an answer by then.
+        """How much of a deadline to keep for the door, so that the caller has the answer in time.
 
-        The way in can't be seen: it is taken to be as long as the way out. And the event loop
-        keeps times to the millisecond, late by half of one at the mean.
+        The way in can't be measured, so it is assumed to take as long as the way out. The event
+        loop's timers have millisecond resolution, and are late by half a millisecond on average.
         """
         return min(2 * self.way_out.ns / 1e6 + _HALF_TICK_MS, _MOST_ALLOWANCE * deadline_ms)
 
     def start(self, calls: Sequence[Call]) -> None:
-        """Sends requests, all at once, so that they can share a batch."""
+        """Sends requests together, so that they can share a batch."""
         self._exchange.start(*calls)
 
     def cancel(self, call_id: int) -> None:
-        """Nobody waits for that any more."""
+        """Cancels a request."""
         self._exchange.cancel(call_id)
 
     async def ask(self, kind: str, tenant: Tenant | None = None, **fields: Any) -> Any:
-        """The box's answer to a question, or to an administrator's order.
+        """Asks the box a question or gives it an administrator's order; returns its answer.
 
         Raises:
-            LaxityError: What it said instead.
+            LaxityError: The box answered with an error.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         call = question_call(next(self._ids), future, kind, _ANSWER_S)
@@ -220,10 +220,10 @@ class Box:
         return await future
 
     async def snapshot(self) -> Snapshot:
-        """What the box is like.
+        """The state of the box.
 
         Raises:
-            Unavailable: It does not answer.
+            Unavailable: The box does not answer.
         """
         now_s = time.monotonic()
         if self._snapshot is None or now_s - self._snapshot_s > _FRESH_S:
@@ -232,18 +232,18 @@ class Box:
         return await asyncio.shield(self._snapshot)
 
     def known(self, model: str, variant: str = "") -> ModelInfo | None:
-        """A model's signature, where it has been looked up before; it does not change.
+        """A model's signature if it was looked up before; it does not change.
 
-        A variant that is asked for has to be known as well: targets beyond the box bring others.
+        Returns None also for an unknown variant, because targets beyond the box may add variants.
         """
         info = self._signatures.get(model)
         return info if info is None or not variant or variant in info.variants else None
 
     async def model(self, name: str, variant: str = "") -> ModelInfo:
-        """A model as it is now.
+        """The current state of a model.
 
         Raises:
-            ModelNotFound: There is no such model, it can't be served, or has no such variant.
+            ModelNotFound: There is no such model, it can't be served, or it has no such variant.
             Unavailable: The box does not answer.
         """
         snapshot = await self.snapshot()
@@ -257,11 +257,11 @@ class Box:
         return info
 
     def changed(self) -> None:
-        """What was known of the box no longer holds."""
+        """Discards the snapshot, because the box has changed."""
         self._snapshot = None
 
     def close(self) -> None:
-        """Ends what is in flight."""
+        """Ends the requests in flight."""
         self._exchange.close()
 
     async def _look(self) -> Snapshot:
@@ -277,7 +277,7 @@ class Box:
         return found
 
     def _note_rest(self, tenant: str, answer: Overloaded) -> None:
-        """Refuses a tenant here for as long as the scheduler would, and spares it the asking."""
+        """Remembers until when the scheduler would refuse a tenant, so that the door does so."""
         after_ms = answer.detail.get("retry_after_ms")
         if answer.detail.get("tenant") == tenant and isinstance(after_ms, int | float):
             self._resting[tenant] = time.monotonic_ns() + int(after_ms * 1e6), answer

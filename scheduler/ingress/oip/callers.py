@@ -1,4 +1,4 @@
-"""Who is at the door, by token or certificate."""
+"""Identifies callers by token or certificate."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _SCHEME = "bearer "
 
 
 def tenant_of(access: Access, authorization: str | None, certificates: Iterable[str]) -> Tenant:
-    """Who asks.
+    """The tenant of a caller.
 
     Args:
-        access: Who may come in.
+        access: The access rules.
         authorization: The header or metadata of that name.
-        certificates: The names in the client certificate, whose signature is checked already.
+        certificates: The names in the client certificate, which is already verified.
 
     Raises:
-        Unauthorized: Nobody who may.
+        Unauthorized: The caller is not a known tenant.
     """
     if not access.required:
         return ANYONE

@@ -1,4 +1,4 @@
-"""When an answer is due, from every convention that clients have: the first one found wins.
+"""When an answer is due, by the conventions of all kinds of clients; the first one found wins.
 
 1. parameters.timeout, in microseconds (Triton)
 2. the gRPC deadline
@@ -8,8 +8,8 @@
 6. Prefer: wait=SECONDS (RFC 7240)
 7. the model's default, the tenant's, the box's
 
-And how urgent a request is: parameters.priority (Triton: 1 is first, 0 is the default), or the
-`u` of the Priority header (RFC 9218: 0 is first).
+The priority of a request is parameters.priority (Triton: 1 is first, 0 is the default), or the `u`
+of the Priority header (RFC 9218: 0 is first).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _URGENCY = re.compile(r"(?:^|,)\s*u\s*=\s*(\d{1,3})\s*(?:$|[,;])")
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds for requests where nobody says otherwise.
+    """The deadlines of requests that name none.
 
     Attributes:
-        any_ms: The deadline of requests for any model that name none.
-        by_model_ms: That of requests for one model.
-        longest_ms: What the box allows, in place of a default or a gRPC deadline that is farther
-            away: that only says for how long its caller would wait at most.
+        any_ms: The deadline for any model.
+        by_model_ms: Deadlines for single models.
+        longest_ms: The longest deadline that the box allows. Longer defaults and gRPC deadlines are
+            cut to it, because those only say how long a caller would wait at most.
     """
 
     any_ms: float
@@ -53,7 +53,7 @@ class Defaults:
 
     @classmethod
     def of(cls, doors: DoorsConfig, limits: LimitsConfig) -> Defaults:
-        """Those of a configuration."""
+        """The defaults of a configuration."""
         longest_ms = limits.max_budget_s * 1e3
         return cls(doors.default_deadline_ms, doors.model_deadline_ms, longest_ms)
 
@@ -66,19 +66,18 @@ def deadline_ms(
     tenant: Tenant,
     defaults: Defaults,
 ) -> float:
-    """How long the caller gives, in milliseconds.
+    """The time that the caller allows, in milliseconds.
 
     Args:
-        parameters: The request's.
+        parameters: The request's parameters.
         headers: HTTP headers or gRPC metadata, with names in lower case.
-        grpc_s: What is left of the gRPC deadline, in seconds.
-        model: What is asked for.
+        grpc_s: Time left to the gRPC deadline, in seconds; None if there is none.
+        model: The model's name.
         tenant: Who asks.
-        defaults: What holds where nobody said anything.
+        defaults: The defaults.
 
     Raises:
-        InvalidInput: The first convention that is used is used wrongly, or asks for more than the
-            box allows.
+        InvalidInput: The first convention found is malformed, or asks for more than the box allows.
     """
     longest_ms = min(defaults.longest_ms, MAX_DEADLINE_MS)
     if timeout_us := integer(parameters, "timeout"):
@@ -96,19 +95,19 @@ def deadline_ms(
 
 
 def left_ms(given_ms: float, spent_ns: int) -> float:
-    """What is left of a deadline after some work on the request; never nothing."""
+    """What is left of a deadline after some work on the request, at least `LEAST_MS`."""
     return max(given_ms - spent_ns / 1e6, LEAST_MS) if spent_ns else given_ms
 
 
 def priority(parameters: Parameters, headers: Mapping[str, str]) -> int | None:
-    """How urgent a request is, from 0 (first) to 7; None where nobody said.
+    """The priority of a request, from 0 (first) to 7; None if it names none.
 
     Raises:
-        InvalidInput: parameters.priority is no integer from 0.
+        InvalidInput: parameters.priority is not an integer from 0.
     """
     if asked := integer(parameters, "priority"):
         return min(asked - 1, LOWEST_PRIORITY)
-    # RFC 9218, section 4: what can't be understood is ignored, with the default in its place.
+    # RFC 9218, section 4: a value that can't be parsed is ignored, and the default applies.
     if (header := headers.get("priority")) and (found := _URGENCY.search(header)):
         urgency = int(found[1])
         return urgency if urgency <= LOWEST_PRIORITY else None

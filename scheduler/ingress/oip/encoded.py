@@ -1,4 +1,4 @@
-"""Inputs that a client made smaller for a slow link: the parameter `encoding` of a tensor."""
+"""Inputs that a client encoded for a slow link, as the tensor's parameter `encoding` says."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PARAMETER = "encoding"
 def encoded_input(
     name: str, datatype: str, shape: list[int], raw: memoryview | bytes, parameters: Parameters
 ) -> EncodedInput:
-    """An input whose parameters name an encoding.
+    """Reads an input whose parameters name an encoding.
 
     Raises:
-        InvalidInput: The bytes are not as many as datatype and shape say.
+        InvalidInput: The number of bytes does not match datatype and shape.
     """
     text = parameters[PARAMETER]
     if datatype != "BYTES":
@@ -38,16 +38,16 @@ def encoded_input(
 
 
 def restored(info: ModelInfo, request: InferRequest, most_bytes: int) -> InferRequest:
-    """A request as if its inputs had travelled as they were; takes its time.
+    """A request with its inputs decoded; slow, so not for the event loop.
 
     Args:
         info: The model.
         request: The request.
-        most_bytes: How large its inputs may be.
+        most_bytes: How large the decoded inputs may be.
 
     Raises:
-        InvalidInput: The model's inputs can't come from what is there.
-        TooLarge: They would be too large.
+        InvalidInput: The model's inputs can't be decoded from these.
+        TooLarge: The decoded inputs would be too large.
     """
     started_ns = time.monotonic_ns()
     specs: dict[str, Any] = {spec["name"]: spec for spec in info.inputs}
@@ -68,15 +68,16 @@ def restored(info: ModelInfo, request: InferRequest, most_bytes: int) -> InferRe
 
 
 def is_exact(request: InferRequest, headers: Mapping[str, str]) -> bool:
-    """Whether the answer must be one to these very inputs.
+    """Whether the answer must be for exactly these inputs.
 
-    So it is where somebody says so, and where they were made smaller before: that happens once.
+    That is so if the caller says so, and if the inputs came encoded: they are never made smaller
+    twice.
 
     Args:
-        request: With its inputs as they were.
+        request: The request, with its inputs decoded.
         headers: HTTP headers or gRPC metadata, with names in lower case.
 
     Raises:
-        InvalidInput: What they say is neither true nor false.
+        InvalidInput: The flag is neither true nor false.
     """
     return flag(request.parameters, headers, "exact") or request.restore_ns > 0

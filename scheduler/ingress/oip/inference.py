@@ -1,4 +1,4 @@
-"""One inference of the protocol is one request of the scheduler for each item of its batch."""
+"""Runs an inference of the protocol as one request of the scheduler per item of its batch."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from scheduler.tenants import Tenant
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Who asks, and when and how urgently an answer is wanted.
+    """Who asks, by when, and how urgently.
 
     Attributes:
         tenant: Who asks.
-        deadline_ms: From now, in milliseconds.
+        deadline_ms: The deadline, in milliseconds from now.
         priority: 0 (first) to 7; None for the tenant's default.
         accept_late: Whether a result after the deadline is wanted.
-        exact: Whether an answer must be one to the very inputs of the request.
+        exact: Whether the answer must be for exactly the inputs of the request.
     """
 
     tenant: Tenant
@@ -44,16 +44,16 @@ class Inferred:
     """A result.
 
     Attributes:
-        outputs: The tensors by name, with a batch dimension where the request had one.
-        has_batch: Whether it had.
+        outputs: The tensors by name, with a batch dimension if the request had one.
+        has_batch: Whether the request had a batch dimension.
         outcome: `completed` or `late`.
         target: Where it ran; several targets are separated by commas.
-        variant: What ran; several alike.
-        runtime: What ran it.
-        batch: How many requests shared the batch.
-        timing: Where the time went; of the slowest item.
-        laxity_ms: What was left of the deadline; below 0 where it is late.
-        notes: What else there is to know of how the outputs came about.
+        variant: The variant that ran; several are separated by commas.
+        runtime: The runtime that ran it; several are separated by commas.
+        batch: How many requests shared the largest batch.
+        timing: Where the time went, for the slowest item.
+        laxity_ms: Time left to the deadline; negative if the result is late.
+        notes: Further facts about how the outputs were made.
     """
 
     outputs: dict[str, NDArray[Any]]
@@ -73,18 +73,18 @@ OnEnd = Callable[["Inferred | BaseException"], None]
 
 
 class Inference:
-    """One inference on its way; `on_end` is called once, unless it is cancelled before.
+    """One inference in flight.
 
     Args:
         box: The scheduler.
         info: The model's signature.
-        request: What is asked for.
-        terms: By whom and by when.
+        request: The request.
+        terms: Who asks, and by when.
         most_items: How many items its batch may have.
-        on_end: Told the result, or the first item's error.
+        on_end: Called once with the result or the first error of an item, unless cancelled before.
 
     Raises:
-        LaxityError: It can't be sent as it is.
+        LaxityError: The request is invalid or refused at once.
     """
 
     __slots__ = ("_box", "_calls", "_deadline_ns", "_has_batch", "_on_end", "_results", "_waiting")
@@ -113,7 +113,7 @@ class Inference:
         box.start(calls)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancels every item; `on_end` is not called any more."""
         self._on_end = None
         for call_id in self._calls:
             self._box.cancel(call_id)
@@ -180,9 +180,9 @@ def _for_model(info: ModelInfo, inputs: Arrays) -> Arrays:
 
 
 def _batch_size(info: ModelInfo, inputs: Arrays, most_items: int) -> int | None:
-    """How many items the tensors hold in a batch dimension; None where they have none.
+    """The size of the tensors' batch dimension; None if they have none.
 
-    Tensors that are no inputs of the model say nothing here; the scheduler names them.
+    Tensors that are not inputs of the model are ignored here; the scheduler refuses them by name.
     """
     if not info.batched:
         return None
@@ -234,7 +234,7 @@ def _one_array(name: str, items: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _notes(noted: list[dict[str, Any]]) -> dict[str, str]:
-    """What is noted of any item, each text once."""
+    """Joins the notes of all items, each text once."""
     keys = sorted({key for notes in noted for key in notes})
     return {
         key: "; ".join(dict.fromkeys(str(notes[key]) for notes in noted if key in notes))

@@ -1,4 +1,4 @@
-"""What the box says of itself and its models, in the protocol's and Triton's words."""
+"""Describes the box and its models, in the forms of the protocol and of Triton."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def server_metadata() -> dict[str, Any]:
 
 
 def model_metadata(info: ModelInfo) -> dict[str, Any]:
-    """A model's versions, which are its variants, and tensors; -1 is a free dimension."""
+    """A model's tensors, and its variants as versions; -1 is a free dimension."""
     return {
         "name": info.name,
         "versions": list(info.variants),
@@ -49,7 +49,7 @@ def model_metadata(info: ModelInfo) -> dict[str, Any]:
 
 
 def model_config(info: ModelInfo) -> dict[str, Any]:
-    """A model in the words of Triton's model configuration."""
+    """A model in the form of Triton's model configuration."""
     return {
         "name": info.name,
         "platform": PLATFORM,
@@ -62,7 +62,7 @@ def model_config(info: ModelInfo) -> dict[str, Any]:
 
 
 def repository_index(snapshot: Snapshot, tenant: Tenant, ready_only: bool) -> list[dict[str, str]]:
-    """Every variant of every model that the tenant may use, and what is not served and why."""
+    """Every variant of every model that the tenant may use; unserved ones with the reason."""
     entries = []
     for name in visible(snapshot.models, tenant):
         info = snapshot.models[name]
@@ -87,7 +87,7 @@ def visible(models: Iterable[str], tenant: Tenant) -> list[str]:
 def statistics_of(
     counted: list[dict[str, Any]], tenant: Tenant, model: str = "", version: str = ""
 ) -> list[dict[str, Any]]:
-    """What was counted of the models that a tenant may use, or of one, in Triton's words alone."""
+    """Statistics of the models that a tenant may use, or of one, without laxity's own fields."""
     seen = set(visible({entry["name"] for entry in counted}, tenant))
     return [
         {key: value for key, value in entry.items() if key != "durations"}

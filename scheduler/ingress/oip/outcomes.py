@@ -1,4 +1,4 @@
-"""How each door says how a request ended. The one table of statuses and codes."""
+"""How each door reports the outcome of a request: the one table of statuses and codes."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ class TooSlow(InvalidInput):
 
 
 class NoSuchPath(InvalidInput):
-    """There is nothing at that path."""
+    """Nothing exists at that path."""
 
     code = "not_found"
 
 
 class MethodNotAllowed(InvalidInput):
-    """There is, for other methods."""
+    """The path exists, but not for that method."""
 
     code = "method_not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error as a door says it.
+    """An error as a door reports it.
 
     Attributes:
         http: The HTTP status.
         grpc: The name of the gRPC status.
-        code: The outcome, or why there was none.
-        message: For people.
-        detail: For programs; the counter-offer among it.
-        retry_after_s: When it may be worth another try; None when it is not.
+        code: The outcome, or the kind of error if the request had none.
+        message: The error for people.
+        detail: The error for programs, including the counter-offer.
+        retry_after_s: After how many seconds to try again; None if the status has no `Retry-After`.
     """
 
     http: int
@@ -78,7 +78,7 @@ class Refusal:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The error as JSON; a Triton client reads `error` alone."""
+        """The error as JSON; Triton clients read only `error`."""
         return {"error": self.message, "code": self.code, **self.detail}
 
 
@@ -102,11 +102,11 @@ _STATUSES: tuple[tuple[type[LaxityError], int, str], ...] = (
     (ProtocolError, 502, "INTERNAL"),
 )
 _RETRY = (429, 503)
-"""The statuses that HTTP has `Retry-After` for."""
+"""The statuses that get a `Retry-After` header."""
 
 _RESERVED = frozenset(("error", "code"))
 
-# What Triton's own core says; clients match on these words. Where it has none, ours stand.
+# The messages of Triton's core, which clients match. For other errors laxity's own stay.
 _TRITON: tuple[tuple[type[LaxityError], int, str, str], ...] = (
     (DeadlineInfeasible, 503, "UNAVAILABLE", "Request timeout expired"),
     (DeadlineExpired, 503, "UNAVAILABLE", "Request timeout expired"),
@@ -115,10 +115,10 @@ _TRITON: tuple[tuple[type[LaxityError], int, str, str], ...] = (
 
 
 def refusal_of(error: BaseException, compat: str = "laxity") -> Refusal:
-    """An error as a door says it.
+    """Converts an error to the form in which a door reports it.
 
     Args:
-        error: What a request ended with.
+        error: The error that a request ended with.
         compat: `triton` for that server's codes and messages.
     """
     if isinstance(error, asyncio.CancelledError | concurrent.futures.CancelledError):
@@ -149,6 +149,6 @@ def _as_triton(error: LaxityError, http: int, grpc: str, message: str) -> tuple[
 
 
 def _retry_after_s(detail: dict[str, Any]) -> int:
-    """Whole seconds, as the header has them; `retry_after_ms` in the detail is finer."""
+    """Whole seconds, as the header requires; `retry_after_ms` in the detail is finer."""
     after_ms = detail.get("retry_after_ms")
     return max(1, math.ceil(after_ms / 1e3)) if isinstance(after_ms, int | float) else 1

@@ -1,4 +1,4 @@
-"""The outputs of an inference as the caller wants them: which ones, as tensors or as classes."""
+"""Selects the outputs that a caller wants, as tensors or as classes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class OutputTensor:
     """One output, ready to be written.
 
     Attributes:
-        name: The output's.
-        datatype: The protocol's.
-        shape: Its sizes.
+        name: The output's name.
+        datatype: The protocol's datatype.
+        shape: The sizes of its dimensions.
         array: The values; None for BYTES.
         texts: The elements, for BYTES.
-        wanted: How it goes.
+        wanted: How the caller wants it.
     """
 
     name: str
@@ -45,10 +45,10 @@ class OutputTensor:
 
 
 def output_tensors(request: InferRequest, inferred: Inferred) -> list[OutputTensor]:
-    """The outputs that a request wants, in its order; all of them where it names none.
+    """The outputs that a request wants, in its order; all of them if it names none.
 
     Raises:
-        InvalidInput: Classes are wanted of something that can't be ordered.
+        InvalidInput: Classes are wanted of an output that is text or empty.
     """
     wanted = request.outputs or [WantedOutput(name, request.binary) for name in inferred.outputs]
     return [_tensor(inferred.outputs[want.name], want, inferred.has_batch) for want in wanted]
@@ -74,10 +74,10 @@ def _tensor(array: NDArray[Any], wanted: WantedOutput, has_batch: bool) -> Outpu
 
 
 def _classes(row: NDArray[Any], count: int) -> list[bytes]:
-    """`value:index` of the highest values, the highest first and equal ones in their order."""
+    """`value:index` of the highest values, highest first, equal ones by index."""
     if row.dtype.kind == "f":
         form, order = "%f:%d", np.argsort(-row, kind="stable")[:count]
-    else:  # the least of int64 and every uint64 have no negative
+    else:  # the smallest int64, and every uint64, have no negative
         form, last = "%d:%d", len(row) - 1
         order = last - np.argsort(row[::-1], kind="stable")[: -count - 1 : -1]
     return [(form % (row[index], index)).encode() for index in order]

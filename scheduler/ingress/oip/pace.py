@@ -1,4 +1,4 @@
-"""What of one tenant takes the event loop for long, and the time that others have in between."""
+"""Paces work that holds the event loop for long, so that other tenants get time in between."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from contextlib import asynccontextmanager
 from scheduler.tenants import UNCOUNTED, Tenant
 
 LONG_BYTES = 64 * 1024
-"""JSON from this size on goes by it; so much takes about 3 ms."""
+"""JSON from this size on is paced; parsing this much takes about 3 ms."""
 
 REST = 3.0
-"""After so long a piece of work a tenant leaves the loop to others for so many times as long."""
+"""After a piece of work, its tenant rests for so many times as long as the piece took."""
 
 COMPANY_S = 1.0
-"""Whoever has asked something within this time may ask again."""
+"""A tenant that sent a request within this time counts as active."""
 
 
 class Pace:
-    """Has the long work of each tenant done piece by piece, with rests while others ask as well.
+    """Runs each tenant's long work piece by piece, with rests while other tenants are active.
 
     Args:
         clock_s: The monotonic clock, in seconds.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """Nobody has asked anything."""
+        """Starts with no active tenants."""
         self._clock_s = clock_s
         self._asked_s: dict[str, float] = {}
         self._rested_s: dict[str, float] = {}
         self._each: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def note(self, tenant: Tenant) -> None:
-        """A tenant asks something."""
+        """Notes that a tenant is active."""
         self._asked_s[tenant.name] = self._clock_s()
 
     def holds(self, tenant: Tenant, json_bytes: int) -> bool:
-        """Whether JSON of that size has to wait for its turn."""
+        """Whether JSON of that size must wait for a turn."""
         return json_bytes >= LONG_BYTES and tenant.name not in UNCOUNTED
 
     @asynccontextmanager
     async def turn(self, tenant: Tenant) -> AsyncIterator[int]:
-        """Within it one piece of work is done, without awaiting anything.
+        """A context in which to do one piece of work, without awaiting anything.
 
-        Gives how long it had to be waited for, in nanoseconds.
+        Yields how long the piece had to wait for its turn, in nanoseconds.
         """
         name, asked_s = tenant.name, self._clock_s()
         async with self._each[name]:

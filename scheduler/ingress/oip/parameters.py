@@ -1,4 +1,4 @@
-"""The parameters of an answer: the caller's own, and how the request went."""
+"""The parameters of an answer: the caller's own, and how the request was served."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MEANT_FOR_US = frozenset(
 
 
 def echoed(parameters: Parameters) -> dict[str, Any]:
-    """The parameters that mean nothing to the box, which an answer has as well."""
+    """The request's parameters that mean nothing to the box, which the answer repeats."""
     return {key: value for key, value in parameters.items() if key not in _MEANT_FOR_US}
 
 
 def how_it_went(inferred: Inferred, request: InferRequest) -> dict[str, Any]:
-    """Where a request ran, what ran, and where its time went, in microseconds.
+    """Where a request ran, what ran it, and where its time went, in microseconds.
 
-    Having inputs back that came in a smaller form counts as moving tensors.
+    Decoding inputs counts as transfer.
     """
     queue_ns, transfer_ns, execute_ns, total_ns = with_restoring(
         inferred.timing, request.restore_ns

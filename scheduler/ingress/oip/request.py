@@ -1,4 +1,4 @@
-"""An inference request as both doors understand it, and how its parameters are read."""
+"""An inference request in the form that both doors share, and the reading of its parameters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Region:
     """A part of a registered shared-memory region.
 
     Attributes:
-        name: The region's.
+        name: The region's name.
         offset: Where the part begins, in bytes from the region's start.
-        size: Its size in bytes.
+        size: The part's size in bytes.
     """
 
     name: str
@@ -33,10 +33,11 @@ class WantedOutput:
     """How the caller wants one output.
 
     Attributes:
-        name: The output's.
-        binary: As bytes beside the JSON; gRPC knows nothing else.
-        classes: The n highest values as text instead of the tensor; 0 for the tensor.
-        region: Where to write it; None to send it.
+        name: The output's name.
+        binary: Whether to send it as bytes beside the JSON; over gRPC always.
+        classes: How many of the highest values to send as text in place of the tensor; 0 sends the
+            tensor.
+        region: The shared memory to write it to; None to send it.
     """
 
     name: str
@@ -47,10 +48,10 @@ class WantedOutput:
 
 @dataclass(frozen=True, slots=True)
 class EncodedInput:
-    """An input in a smaller form.
+    """An input in an encoded form.
 
     Attributes:
-        text: What was done to it, as its parameter `encoding` says.
+        text: The value of its parameter `encoding`.
         value: An array, or the elements of BYTES.
     """
 
@@ -60,19 +61,19 @@ class EncodedInput:
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What an inference request says, apart from when it is due.
+    """The content of an inference request, apart from its deadline.
 
     Attributes:
         model: The model's name.
         version: The variant that must run; empty leaves the choice to the policy.
         id: Echoed in the answer.
-        parameters: As sent.
+        parameters: The parameters as sent.
         inputs: The tensors by name, as arrays of the native dtypes; BYTES as objects.
-        outputs: The outputs that are wanted; none for all.
-        binary: Whether outputs that are not listed go as bytes.
-        encoded: Inputs that came in a smaller form, by name; `oip.encoded` has them back.
-        restore_ns: How long that took.
-        waited_ns: How long it waited for its turn to be read, as long ones do; `oip.pace`.
+        outputs: The outputs that are wanted; empty for all.
+        binary: Whether outputs that are not listed are sent as bytes.
+        encoded: Encoded inputs by name; `oip.encoded` decodes them.
+        restore_ns: How long decoding took.
+        waited_ns: How long a long request waited for its turn to be parsed; see `oip.pace`.
     """
 
     model: str
@@ -88,7 +89,7 @@ class InferRequest:
 
 
 def integer(parameters: Parameters, name: str, default: int = 0) -> int:
-    """A parameter that is an integer from 0.
+    """Reads a parameter that is an integer from 0.
 
     Raises:
         InvalidInput: It is something else.
@@ -100,7 +101,7 @@ def integer(parameters: Parameters, name: str, default: int = 0) -> int:
 
 
 def boolean(parameters: Parameters, name: str, default: bool = False) -> bool:
-    """A parameter that is true or false.
+    """Reads a parameter that is true or false.
 
     Raises:
         InvalidInput: It is something else.
@@ -112,15 +113,15 @@ def boolean(parameters: Parameters, name: str, default: bool = False) -> bool:
 
 
 def flag(parameters: Parameters, headers: Mapping[str, str], name: str) -> bool:
-    """Whether something is asked for by a parameter, or else by the header `x-laxity-NAME`.
+    """Reads a flag from a parameter, or else from the header `x-laxity-NAME`; false by default.
 
     Args:
-        parameters: The request's.
+        parameters: The request's parameters.
         headers: HTTP headers or gRPC metadata, with names in lower case.
-        name: The parameter's; the header has hyphens for its underscores.
+        name: The parameter's name; the header has hyphens for its underscores.
 
     Raises:
-        InvalidInput: What is found is neither true nor false.
+        InvalidInput: The value is neither true nor false.
     """
     if name in parameters:
         return boolean(parameters, name)
@@ -135,12 +136,12 @@ def region_of(parameters: Parameters) -> Region | None:
     """The shared memory that a tensor's parameters name, if any.
 
     Raises:
-        InvalidInput: They name it by half.
+        InvalidInput: The parameters are incomplete or of the wrong type.
     """
     name = parameters.get("shared_memory_region")
     if name is None:
         if "shared_memory_byte_size" in parameters or "shared_memory_offset" in parameters:
-            raise InvalidInput("shared_memory_region is missing beside its size or offset")
+            raise InvalidInput("a shared memory size or offset needs shared_memory_region")
         return None
     if not isinstance(name, str) or "shared_memory_byte_size" not in parameters:
         raise InvalidInput("shared_memory_region is a name, and needs shared_memory_byte_size")
@@ -149,15 +150,15 @@ def region_of(parameters: Parameters) -> Region | None:
 
 
 def wanted_output(name: Any, parameters: Parameters, binary: bool) -> WantedOutput:
-    """A requested output.
+    """Reads a requested output.
 
     Args:
-        name: As sent.
-        parameters: Those of the output.
-        binary: Whether outputs go as bytes unless their parameters say otherwise.
+        name: The name as sent.
+        parameters: The output's parameters.
+        binary: Whether outputs are sent as bytes unless their parameters say otherwise.
 
     Raises:
-        InvalidInput: Something in it is wrong.
+        InvalidInput: Name or parameters are wrong.
     """
     if not isinstance(name, str):
         raise InvalidInput(f"an output's name is a string, not {name!r:.80}")
@@ -170,4 +171,4 @@ def wanted_output(name: Any, parameters: Parameters, binary: bool) -> WantedOutp
 
 
 ReadRegion = Callable[[Region], memoryview]
-"""The bytes of a part of a shared-memory region."""
+"""Reads the bytes of a part of a shared-memory region."""

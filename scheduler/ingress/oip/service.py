@@ -1,4 +1,4 @@
-"""What both doors are told by the configuration, and share while they run."""
+"""The settings and state that the HTTP and gRPC doors share."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from scheduler.tenants import Tenant
 
 @dataclass(slots=True)
 class Service:
-    """What answers need.
+    """What a door needs to answer requests.
 
     Attributes:
         box: The scheduler.
-        memory: The regions that clients have registered.
+        memory: The shared-memory regions that clients have registered.
         defaults: The deadlines of requests that name none.
         compat: Whose status codes and messages refusals have.
-        items: The batch dimension that one request may have.
-        log_level: The least severe message that is logged.
+        items: The largest batch dimension of one request.
+        log_level: The lowest level that is logged.
         body_bytes: How large the tensors of one request may be.
-        draining: Whether nothing new is begun.
-        no_orders: Why nothing can be changed here; empty where it can.
+        draining: Whether new requests are refused.
+        no_orders: Why this door accepts no administrator's orders; empty if it does.
     """
 
     box: Box
@@ -49,17 +49,17 @@ class Service:
         tenant: Tenant,
         grpc_s: float | None = None,
     ) -> Terms:
-        """How urgently a request wants its answer, by what it says and what goes without saying.
+        """The terms of a request, from its parameters and headers and the defaults.
 
         Args:
-            request: What was asked.
-            headers: The call's headers or metadata, in lower case.
+            request: The request.
+            headers: The call's headers or metadata, with names in lower case.
             model: The model's name.
             tenant: Who asks.
-            grpc_s: What is left of the gRPC deadline, in seconds; None without one.
+            grpc_s: Time left to the gRPC deadline, in seconds; None if there is none.
 
         Raises:
-            InvalidInput: Something that it says is no deadline, priority or flag.
+            InvalidInput: A deadline, priority or flag is malformed.
         """
         parameters = request.parameters
         given_ms = deadline_ms(parameters, headers, grpc_s, model, tenant, self.defaults)
@@ -74,11 +74,11 @@ class Service:
     def delivered(
         self, tenant: Tenant, request: InferRequest, inferred: Inferred
     ) -> list[OutputTensor]:
-        """The outputs that a request wants; those that it wants in shared memory are there.
+        """The outputs that a request wants, after writing those wanted in shared memory to it.
 
         Raises:
-            InvalidInput: Classes are wanted of something that can't be ordered, or a region is too
-                small or not registered.
+            InvalidInput: Classes are wanted of an output that is text or empty, or a region is too
+                small, not registered or can't be written.
         """
         outputs = output_tensors(request, inferred)
         for output in outputs:

@@ -1,10 +1,10 @@
-"""Memory of the box that clients name as inputs and outputs: who registered what, and its bytes.
+"""Shared memory that clients name for inputs and outputs: its registry, and access to its bytes.
 
-Regions are read and written through their file, not mapped: a client that makes its region smaller
-after registering it would kill every process that has it mapped (SIGBUS), and then gets an error.
+Regions are read and written through their file, not mapped. A client that shrinks its region after
+registering it would kill every process that has it mapped (SIGBUS); this way it gets an error.
 
-What is registered at one door counts at all of them: the registry is a folder with one of each
-tenant, in which each of its regions has a file.
+A region registered at one door is registered at all: the registry is a folder with a folder for
+each tenant, in which each region has a file.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Registered:
     """A region that a client has named; no other tenant's requests can name it.
 
     Attributes:
-        name: What its requests call it.
-        key: The memory object's, as given to `shm_open`.
+        name: The region's name in requests.
+        key: The memory object's name, as given to `shm_open`.
         offset: Where the region begins in the object, in bytes.
-        byte_size: Its size.
+        byte_size: The region's size.
     """
 
     name: str
@@ -48,25 +48,26 @@ class Registered:
 
 
 class SharedMemory:
-    """The registry.
+    """The registry of shared-memory regions.
 
     Args:
-        folder: Where it is kept; None where clients may not name memory at all.
+        folder: The registry's folder; None if shared memory is off.
     """
 
     def __init__(self, folder: Path | None) -> None:
-        """Takes over what is registered already."""
+        """Uses the regions that are already registered."""
         self._folder = folder
         self._read: dict[Path, tuple[tuple[int, int], Registered]] = {}
         if folder is not None:
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def register(self, tenant: Tenant, name: str, key: Any, offset: Any, byte_size: Any) -> None:
-        """Names a region.
+        """Registers a region.
 
         Raises:
-            InvalidInput: There is no such memory, or it is smaller, or the name is taken.
-            Forbidden: The tenant may not.
+            InvalidInput: An argument is wrong, the memory does not exist or is too small, the name
+                is taken, or the tenant has too many regions.
+            Forbidden: The tenant may not use shared memory.
         """
         path = self._path(tenant, name)
         if (
@@ -76,7 +77,7 @@ class SharedMemory:
         ):
             raise InvalidInput("key is a string, offset and byte_size are integers")
         if offset < 0 or byte_size < 1:
-            raise InvalidInput("offset is from 0 and byte_size from 1")
+            raise InvalidInput("offset is at least 0 and byte_size at least 1")
         region = Registered(name, key, offset, byte_size)
         descriptor = _open(region)
         os.close(descriptor)
@@ -88,27 +89,27 @@ class SharedMemory:
         written = path.with_name(f".{os.getpid()}")
         written.write_text(json.dumps(asdict(region)))
         try:
-            os.link(written, path)  # whole or not at all, and only if the name is free
+            os.link(written, path)  # atomic, and fails if the name is taken
         except FileExistsError:
             raise InvalidInput(f"shared memory region {name!r} is registered already") from None
         finally:
             written.unlink()
 
     def unregister(self, tenant: Tenant, name: str = "") -> None:
-        """Forgets one region, or all that the tenant has named.
+        """Unregisters one region, or all of the tenant's.
 
         Raises:
-            Forbidden: The tenant may not.
+            Forbidden: The tenant may not use shared memory.
         """
         for region in self.status(tenant, name):
             with contextlib.suppress(FileNotFoundError):
                 self._path(tenant, region.name).unlink()
 
     def status(self, tenant: Tenant, name: str = "") -> list[Registered]:
-        """What the tenant has registered, or one region of it.
+        """The regions that the tenant has registered, or the one with that name.
 
         Raises:
-            Forbidden: The tenant may not.
+            Forbidden: The tenant may not use shared memory.
         """
         folder = self._path(tenant, name).parent
         found = []
@@ -120,12 +121,12 @@ class SharedMemory:
         return found
 
     def reader(self, tenant: Tenant, most_bytes: int, hold: Callable[[int], None]) -> ReadRegion:
-        """Reads the inputs of one request, each as `read` does.
+        """A function that reads the inputs of one request, each as `read` does.
 
         Args:
             tenant: Who asks.
-            most_bytes: How many bytes they may have together. A region says nothing of how much
-                memory there is: it may have holes, and be named many times.
+            most_bytes: How many bytes the inputs may have together. The regions themselves set no
+                limit: they may be sparse, and be named many times.
             hold: Counts bytes before they are read.
         """
         left = most_bytes
@@ -144,11 +145,11 @@ class SharedMemory:
         return read
 
     def read(self, tenant: Tenant, part: Region) -> memoryview:
-        """The bytes of a part of a region.
+        """Reads a part of a region.
 
         Raises:
-            InvalidInput: The part is not within the region, or its memory is gone.
-            Forbidden: The tenant may not.
+            InvalidInput: The part is not within the region, or its memory is gone or has shrunk.
+            Forbidden: The tenant may not use shared memory.
         """
         region = self._containing(tenant, part)
         data = np.empty(part.size, np.uint8).data
@@ -162,11 +163,11 @@ class SharedMemory:
         return data
 
     def write(self, tenant: Tenant, part: Region, data: memoryview) -> None:
-        """Puts bytes into a part of a region.
+        """Writes bytes to a part of a region.
 
         Raises:
-            InvalidInput: They don't fit, or the memory is gone.
-            Forbidden: The tenant may not.
+            InvalidInput: The bytes don't fit, or the memory is gone or can't be written.
+            Forbidden: The tenant may not use shared memory.
         """
         region = self._containing(tenant, part)
         if len(data) > part.size:
@@ -183,7 +184,7 @@ class SharedMemory:
             ) from None
         finally:
             os.close(descriptor)
-        if count != len(data):  # the region may have holes, and memory for them run out
+        if count != len(data):  # a sparse region, for which memory ran out
             raise InvalidInput(
                 f"shared memory region {part.name!r} took {count} bytes of {len(data)}; {_MEMORY} "
                 "may be full"
@@ -202,7 +203,7 @@ class SharedMemory:
         return region
 
     def _registered(self, path: Path) -> Registered:
-        """What a file of the registry says; read again only when it is another."""
+        """The region in a file of the registry, which is read again only if it has changed."""
         found = path.stat()
         stamp = found.st_ino, found.st_mtime_ns
         known = self._read.get(path)
@@ -221,7 +222,7 @@ class SharedMemory:
 
 
 def _open(region: Registered) -> int:
-    """The memory object's descriptor, which never is anything but a file directly in /dev/shm."""
+    """Opens the memory object, which must be a regular file directly in /dev/shm."""
     name = region.key.removeprefix("/")
     if not name or "/" in name or "\0" in name or name in (".", ".."):
         raise InvalidInput(f"shared memory key {region.key!r:.80} is not /NAME")

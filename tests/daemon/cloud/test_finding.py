@@ -82,14 +82,14 @@ def start(folder: Path, prepare: Any, **settings: Any) -> tuple[dict[str, Any], 
 
 def test_a_server_without_any_model_of_the_box_is_said_and_not_used(tmp_path: Path):
     progress, _ = start(tmp_path, lambda far: setattr(far, "shape", [-1, 7]))
-    assert "runs no model of the box" in progress["text"]
+    assert "runs none of the box's models" in progress["text"]
     assert "items of [7] there and [4] here" in progress["text"]
 
 
 def test_a_model_that_is_listed_and_is_none_of_the_box_is_a_problem(tmp_path: Path):
     progress, problems = start(tmp_path, lambda far: None, models=["double", "tripple"])
     assert progress["text"] == "ready"
-    assert problems == [("tripple", "it is no model of the box")]
+    assert problems == [("tripple", "the box has no model of that name")]
 
 
 def test_a_model_goes_by_its_name_there(tmp_path: Path):

@@ -285,7 +285,7 @@ def test_bytes_that_are_no_message_are_an_error_of_the_call():
             lambda options: grpc.aio.insecure_channel(f"127.0.0.1:{port}", options), {}, 1_000
         )
         for call in (endpoint.live(20.0), endpoint.extensions(20.0), endpoint.model("m", 20.0)):
-            with pytest.raises(RemoteError, match="no message of the protocol") as error:
+            with pytest.raises(RemoteError, match="not a message of the protocol") as error:
                 await call
             assert error.value.fault is Fault.FAILED
         await endpoint.close()

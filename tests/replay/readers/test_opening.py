@@ -108,7 +108,7 @@ BAD = {
     "no budget": (HEADER + "0,gold,0\n", 2, "deadline_ms is 0"),
     "endless line": (HEADER + "9" * (LONGEST_LINE + 9), 2, "longer line"),
     "timestamp": (LLM + "yesterday,1,2\n", 2, "TIMESTAMP is 'yesterday'.*2023-11-16"),
-    "impossible time": (LLM + "2023-13-16 18:15:46,1,2\n", 2, "TIMESTAMP is no time"),
+    "impossible time": (LLM + "2023-13-16 18:15:46,1,2\n", 2, "TIMESTAMP is not a valid time"),
     "negative tokens": (LLM + "2023-11-16 18:15:46,-1,2\n", 2, "ContextTokens is '-1'"),
     "part of a token": (LLM + "2023-11-16 18:15:46,1.5,2\n", 2, "whole number"),
     "back in time": (
@@ -159,7 +159,7 @@ class TestErrors:
 
     def test_a_date_before_all_dates_is_named_with_its_line(self, trace):
         path = trace("TIMESTAMP,ContextTokens,GeneratedTokens\n0001-01-01 00:00:00+14:00,1,1\n")
-        with pytest.raises(TraceError, match="TIMESTAMP is no time") as caught:
+        with pytest.raises(TraceError, match="TIMESTAMP is not a valid time") as caught:
             list(open_trace(path))
         assert caught.value.line == 2
 
