@@ -51,3 +51,18 @@ def locked(state_dir: Path, who: str) -> int:
             f"another {who} uses {state_dir}; stop it, or set another state_dir"
         ) from None
     return lock
+
+
+def is_held(state_dir: Path, who: str) -> bool:
+    """Tell whether a process of a kind holds a state folder; False if the lock can't be read."""
+    try:
+        lock = os.open(state_dir / f"{who}.lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False

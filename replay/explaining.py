@@ -82,8 +82,9 @@ def recent(
     outcome: str | None = None,
     model: str | None = None,
     note: Note = warn,
+    run: str | None = None,
 ) -> list[Brief]:
-    """The requests of the latest run that ended last, newest first.
+    """The requests of a run that ended last, newest first.
 
     Requests that arrived in one journal file and ended in the next are left out.
 
@@ -93,12 +94,14 @@ def recent(
         outcome: Keep only requests with this outcome.
         model: Keep only requests for this model.
         note: Called with a text for each truncated file and each gap in the events.
+        run: The run; None for the latest.
 
     Raises:
-        JournalError: A file is not a journal, or one of its records is damaged.
+        JournalError: A file is not a journal, a record of it is damaged, or the run is unknown.
     """
     found: list[Brief] = []
-    for file in reversed(_run(path, None, note)):
+    files, _ = _run(path, run, note)
+    for file in reversed(files):
         ended = [
             brief
             for brief in _briefs(file)
@@ -122,7 +125,7 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
     Raises:
         JournalError: The journal has no such request, or is damaged.
     """
-    files = _run(path, run, note)
+    files, others = _run(path, run, note)
     first = [index for index, file in enumerate(files) if file.header.last_id < request_id]
     name = files[0].header.run
     if not first:
@@ -138,18 +141,21 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
             break
     if told.request is None:
         raise JournalError(
-            str(path), None, f"no request {request_id} in run {name}", "an id of that run"
-        )
+            str(path), None, f"no request {request_id} in run {name}",
+            "an id of that run" + (f", or another run: {', '.join(others)}" if others else ""),
+        )  # fmt: skip
     return Tale(name, told.brief, tuple(told.steps))
 
 
-def _run(path: Path | str, name: str | None, note: Note) -> list[JournalFile]:
+def _run(path: Path | str, name: str | None, note: Note) -> tuple[list[JournalFile], list[str]]:
+    """The files of a run, and the names of the other runs, newest first."""
     runs = {files[0].header.run: files for files in journal_runs(path, note, whole=False)}
+    names = list(reversed(runs))
     if name is None and runs:
-        return list(runs.values())[-1]
+        name = names[0]
     if name not in runs:
-        raise JournalError(str(path), None, f"no run {name}", f"one of {', '.join(runs)}")
-    return runs[name]
+        raise JournalError(str(path), None, f"no run {name}", f"one of {', '.join(names)}")
+    return runs[name], [each for each in names if each != name]
 
 
 def _briefs(file: JournalFile) -> Iterator[Brief]:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from policies import POLICIES, PolicyFactory, build_policy, wrapped
-from scheduler.config.box import PolicyConfig
+from scheduler.config.policy import PolicyConfig, policy_place
 from scheduler.config.problems import ConfigError, problem_at
 from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.names import hint
@@ -81,7 +81,7 @@ def find_policy(name: str) -> PolicyFactory:
     Raises:
         ValueError: There is none, or it can't be loaded.
     """
-    where, class_name = _apart(name)
+    where, _, class_name = policy_place(name)
     if name not in POLICIES and where.endswith(".py"):
         return _class_of(name, _file(name, _path(where)), class_name)
     if (found := _known(name)) is not None:
@@ -125,7 +125,7 @@ def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
         name: As in `load_policy`.
         options: As in `load_policy`.
     """
-    where, _ = _apart(name)
+    where, _, _ = policy_place(name)
     found: dict[Path, bytes] = {}
     if where.endswith(".py"):
         with suppress(OSError, ValueError):
@@ -134,12 +134,6 @@ def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
     for inner_name, inner_options in wrapped(options).values():
         found |= files_of(inner_name, inner_options)
     return found
-
-
-def _apart(name: str) -> tuple[str, str]:
-    """Splits a name into the policy's location and its class; empty if the name has no class."""
-    where, separator, class_name = name.rpartition(":")
-    return (where, class_name) if separator else (name, "")
 
 
 def _path(where: str) -> Path:

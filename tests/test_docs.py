@@ -70,6 +70,16 @@ def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
     assert load_config(path).models == tmp_path / "models"
 
 
+def test_each_variable_of_the_environment_is_told():
+    rooms = ("scheduler", "policies", "workers", "edge_agent", "replay")
+    files = [each for room in rooms for each in (ROOT / room).rglob("*.py")]
+    texts = [file.read_text(encoding="utf-8") for file in (*files, ROOT / "hatch_build.py")]
+    used = {name for text in texts for name in re.findall(r'"(LAXITY_[A-Z_]+)"', text)}
+    section = BOX.partition("\n## Environment variables\n")[2].partition("\n## ")[0]
+    told = set(re.findall(r"`(LAXITY_[A-Z]+(?:_[A-Z]+)*)`", section))
+    assert told == {name for name in used if not name.startswith("LAXITY_AGENT_")}
+
+
 def test_each_format_of_a_trace_is_described():
     table = REPLAY.partition("| format of a trace |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)
@@ -108,9 +118,10 @@ def test_each_option_of_a_policy_is_told_with_its_default(name):
             assert float(own[1] if own else usual) == option.default
 
 
-def test_a_box_that_cannot_start_is_started_again_without_end():
+def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is_wrong():
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(ROOT / "deploy" / "edge_agent.service")
     assert unit["Service"]["Restart"] in ("on-failure", "always")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert unit["Service"]["RestartPreventExitStatus"] == "2"

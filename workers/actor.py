@@ -22,8 +22,9 @@ from workers.device_watch import LOOK_EVERY_S
 from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
+from workers.repository import RepositoryError
 from workers.residency import Key
-from workers.runtimes.base import DeviceSpec
+from workers.runtimes.base import DeviceError, DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink
 from workers.starting_again import tried_again
@@ -58,7 +59,7 @@ class WorkerProcess:
             DeviceError: The device's runtimes or cores are not available.
             RepositoryError: The repository's folder cannot be read.
         """
-        with tried_again(f"the worker of {spec.id}"):
+        with tried_again(f"the worker of {spec.id}", DeviceError, RepositoryError):
             self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
         link = link_of(spec)
         own_path = link_path if link is None else link_path.with_suffix(".far")

@@ -15,7 +15,7 @@ _PAUSE_S = 3.0
 
 
 @contextmanager
-def tried_again(who: str) -> Iterator[None]:
+def tried_again(who: str, *plain: type[Exception]) -> Iterator[None]:
     """Wrap an actor's start; if Ray has restarted the actor, retry a start that fails.
 
     Ray restarts an actor whose process ended, but gives up on one whose constructor raises. At the
@@ -25,11 +25,15 @@ def tried_again(who: str) -> Iterator[None]:
 
     Args:
         who: The actor's name in the log.
+        plain: Errors whose message is enough: the process that started the actor reports it in a
+            line, and Ray's traceback is kept out of the log.
     """
     try:
         yield
     except Exception as error:
         if not is_brought_back():
+            if isinstance(error, plain) and ray.is_initialized():
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise
         told = f"{who} can't start again: {error}; trying once more in {_PAUSE_S:.0f} s"
         print(told, file=sys.stderr, flush=True)

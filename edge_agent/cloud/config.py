@@ -17,11 +17,11 @@ from scheduler.config.box import (
     LimitsConfig,
     ListenConfig,
     LogConfig,
-    PolicyConfig,
     ProfileConfig,
     SiteName,
     default_state_dir,
 )
+from scheduler.config.policy import PolicyConfig, PolicyOrName
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
 
@@ -111,7 +111,7 @@ class ApplicationConfig(Section):
     ray: RayConfig = Field(default_factory=RayConfig)
     """The Ray cluster."""
 
-    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    policy: PolicyOrName = Field(default_factory=PolicyConfig)
     """The rule that decides which request runs when and where."""
 
     limits: LimitsConfig = Field(default_factory=LimitsConfig)

@@ -25,7 +25,9 @@ Url = Annotated[
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables, also for errors.")
+]
 
 SHOWN_VALUES = 5
 Top = Annotated[int, typer.Option(min=1, metavar="K", help="How many values to show.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,11 @@ from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.tables import policy_text
 from scheduler.config.box import Config, DeviceConfig, config_schema, load_config
 from scheduler.config.cache import without_secrets
+from scheduler.config.problems import read_yaml_file
+from scheduler.config.types import Section, as_door
+
+if TYPE_CHECKING:
+    from edge_agent.cloud.config import ApplicationConfig
 
 app = typer.Typer(**COMMANDS)
 
@@ -23,6 +28,7 @@ app = typer.Typer(**COMMANDS)
     epilog=examples(
         ("laxity config check edge.yaml", "every mistake, with its line"),
         ("laxity config check edge.yaml --json", "with every default"),
+        ("laxity config check cloud.yaml", "also a file for laxity cloud up"),
     ),
 )
 def check(
@@ -32,16 +38,62 @@ def check(
     ] = False,
 ) -> None:
     """Report every mistake in a configuration file; exit status 1 if there is one."""
-    from edge_agent.checking import check_named  # slow to import: the runtimes
-
-    config = load_config(file)
-    check_named(config, file, lambda path: os.access(path, os.R_OK))
+    config: Section
+    if _is_of_cloud(file):
+        config, summary, whose = *_checked_cloud(file), ", for laxity cloud up"
+    else:
+        config, summary, whose = *_checked_box(file), ""
     if as_json:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
-    print(f"{file} is good:")
-    for key, value in _summary(config).items():
+    print(f"{file} is good{whose}:")
+    for key, value in summary.items():
         print(f"  {key:<8} {value}")
+
+
+def _is_of_cloud(file: Path) -> bool:
+    """Whether more keys of a file are known only to `laxity cloud` than only to a box.
+
+    Raises:
+        ConfigError: The file can't be read.
+    """
+    from edge_agent.cloud.config import ApplicationConfig
+
+    keys = read_yaml_file(file)[0].keys()
+    of_box, of_cloud = Config.model_fields.keys(), ApplicationConfig.model_fields.keys()
+    return len(keys & (of_cloud - of_box)) > len(keys & (of_box - of_cloud))
+
+
+def _checked_box(file: Path) -> tuple[Config, dict[str, str]]:
+    from edge_agent.checking import check_named  # slow to import: the runtimes
+
+    config = load_config(file)
+    check_named(config, file, _may_read)
+    return config, _summary(config)
+
+
+def _checked_cloud(file: Path) -> tuple[ApplicationConfig, dict[str, str]]:
+    from edge_agent.checking import check_named
+    from edge_agent.cloud.config import load_cloud_config
+
+    config = load_cloud_config(file)
+    replica = config.of_replica(Path("/replica.sock"))
+    check_named(replica.model_copy(update={"devices": config.devices}), file, _may_read)
+    secrets = {"token": config.token_file, "tenants": config.tenants_file}
+    return config, {
+        "name": config.name,
+        "http": f"http://{as_door(config.http)}",
+        "models": f"{config.models}{_missing(config.models)}",
+        "devices": ", ".join(device.id for device in config.devices),
+        "replicas": f"{config.replicas.min} to {config.replicas.max}",
+        "policy": policy_text({**config.policy.options, "name": config.policy.name}),
+        "state": f"{config.state_dir}{_in_the_way(config.state_dir)}",
+        **{key: f"{path}{_unread(path)}" for key, path in secrets.items() if path is not None},
+    }
+
+
+def _may_read(path: Path) -> bool:
+    return os.access(path, os.R_OK)
 
 
 def _listed(config: Config) -> tuple[DeviceConfig, ...]:

@@ -29,7 +29,7 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and its folders, clouds and Redis"),
+        ("laxity doctor --config edge.yaml", "and its models, folders, ports and clouds"),
         ("laxity doctor --json", "for scripts"),
     ),
 )
@@ -45,7 +45,7 @@ def doctor(
         settings = load_config(config)
     except ConfigError as error:
         raise InputProblem(str(error)) from None
-    findings = list(examine(settings))
+    findings = list(examine(settings, config))
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

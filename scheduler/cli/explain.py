@@ -35,14 +35,17 @@ OUTCOMES = [outcome.value for outcome in Outcome]
         ("laxity explain", "the requests that ended last, with their ids"),
         ("laxity explain --outcome expired --model digits", "some of them"),
         ("laxity explain 4711", "the whole life of one"),
+        ("laxity explain 8f2c…", "the state of a durable task"),
         ("laxity explain 4711 --journal old/journal --json", "from a copy, for scripts"),
     ),
 )
 def explain(
     ctx: typer.Context,
     request: Annotated[
-        int | None,
-        typer.Argument(metavar="ID", min=1, help="The request's id.", show_default=False),
+        str | None,
+        typer.Argument(
+            metavar="ID", help="The request's id, or a durable task's.", show_default=False
+        ),
     ] = None,
     outcome: Annotated[
         str | None, typer.Option(help="Without an ID: only those with this outcome.")
@@ -60,7 +63,8 @@ def explain(
     run: Annotated[
         str | None,
         typer.Option(
-            help="With an ID: the run of the scheduler, as in the names of the files.",
+            metavar="RUN",
+            help="The scheduler's run, as in the files' names; an unknown name lists all runs.",
             show_default="latest",
         ),
     ] = None,
@@ -69,19 +73,24 @@ def explain(
 ) -> None:
     """Tell how a request ended, and why, from the journal of the box that had it.
 
-    Ids count from 1 since the scheduler started. The newest events are in the journal after 0.2 s.
+    Ids count from 1 since the scheduler started; for a request from before a crash or a restart,
+    give its run with --run. The newest events are in the journal after 0.2 s.
     """
     if outcome is not None and outcome not in OUTCOMES:
         raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
-    unfit = {"run"} if request is None else {"outcome", "model", "count"}
     for name, option in given(ctx).items():
-        if name in unfit:
-            raise InputProblem(f"{option} goes {'with' if request is None else 'without'} an ID")
+        if request is not None and name in ("outcome", "model", "count"):
+            raise InputProblem(f"{option} goes without an ID")
+        if request is not None and not request.isdecimal() and name in ("journal", "run"):
+            raise InputProblem(f"{option} is for requests, and {request!r} is a durable task's id")
     if journal is not None and "url" in given(ctx):
         raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
+    if request is not None and not request.isdecimal():
+        _explain_task(request, url, as_json)
+        return
     path = journal or _journal_of(url)
     if request is None:
-        briefs = _recent(path, count, outcome, model)
+        briefs = _recent(path, count, outcome, model, run)
         if as_json:
             print_json([asdict(brief) for brief in briefs])
         elif briefs:
@@ -90,7 +99,15 @@ def explain(
             asked = f" for model {model!r}" if model else ""
             say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
     else:
-        _show_tale(request, _tale(path, request, run), as_json)
+        _show_tale(int(request), _tale(path, int(request), run), as_json)
+
+
+def _explain_task(task: str, url: str | None, as_json: bool) -> None:
+    from scheduler.cli.tasks import show
+
+    show(task, url, as_json)
+    if not as_json:
+        say("each run of a task is a separate request: list them with laxity explain --model")
 
 
 def _journal_of(url: str | None) -> Path:
@@ -109,13 +126,15 @@ def _journal_of(url: str | None) -> Path:
     return folder
 
 
-def _recent(path: Path, count: int, outcome: str | None, model: str | None) -> list[Brief]:
+def _recent(
+    path: Path, count: int, outcome: str | None, model: str | None, run: str | None
+) -> list[Brief]:
     from replay.explaining import recent
     from replay.journal_files import JournalError
 
     with Console(stderr=True).status("reading the journal"):
         try:
-            return recent(path, count, outcome, model, say)
+            return recent(path, count, outcome, model, say, run)
         except JournalError as error:
             raise LaxityError(str(error)) from None
 

@@ -10,6 +10,9 @@ from rich.cells import cell_len
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
+from scheduler.cli.streams import tell
+from scheduler.errors import LaxityError
+
 _WIDTH = 76
 """Width of an 80-column terminal, less the margins of an epilog."""
 
@@ -59,8 +62,20 @@ class _Flags:
         return params
 
 
-class _Command(_Flags, TyperCommand):
-    """A command whose help rewraps its paragraphs; Typer would break lines as the source does."""
+class _Paragraphs:
+    """Help whose paragraphs are rewrapped; Typer would break lines as the source does."""
+
+    help: str | None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """As in Typer, with each paragraph wrapped to the width of the terminal."""
+        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
+        self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+
+class _Command(_Flags, _Paragraphs, TyperCommand):
+    """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As in click, but refuses empty values: `--fleet "$FLEET"` with the variable unset."""
@@ -72,14 +87,17 @@ class _Command(_Flags, TyperCommand):
         left: list[str] = super().parse_args(ctx, args)
         return left
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As in Typer, with each paragraph wrapped to the width of the terminal."""
-        paragraphs = inspect.cleandoc(self.help or "").split("\n\n")
-        self.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
-        super().format_help(ctx, formatter)
+    def invoke(self, ctx: Any) -> Any:
+        """As in click, but with `--json` an error is reported as JSON."""
+        try:
+            return super().invoke(ctx)
+        except LaxityError as error:
+            if not ctx.params.get("as_json"):
+                raise
+            raise typer.Exit(tell(error, as_json=True)) from None
 
 
-class _Group(_Flags, TyperGroup):
+class _Group(_Flags, _Paragraphs, TyperGroup):
     """A group of commands."""
 
 

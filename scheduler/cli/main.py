@@ -14,10 +14,8 @@ from typing import Annotated
 
 import typer
 
-from scheduler.address import AddressError
 from scheduler.cli.help import COMMANDS, TwoWordCommands, examples
-from scheduler.cli.inputs import InputProblem
-from scheduler.cli.streams import open_streams, say, written
+from scheduler.cli.streams import open_streams, tell, written
 from scheduler.errors import LaxityError
 
 _MODULES: dict[str, tuple[str, str | None]] = {
@@ -79,7 +77,12 @@ def _laxity(
         bool, typer.Option("--version", help="Print the version, and stop.")
     ] = False,
 ) -> None:
-    """Inference with deadlines, on the hardware of this box."""
+    """Inference with deadlines, on the hardware of this box.
+
+    Exit status: 0 for success; 1 if the box refused, failed or can't be reached, or if a check
+    found an error; 2 if the command line is wrong. Errors go to stderr; a command with --json
+    prints them as an object: {"error": …, "code": …}.
+    """
     if show_version:
         print(f"laxity {version('laxity')}")
         raise typer.Exit
@@ -91,9 +94,5 @@ def main() -> None:
     try:
         with written():
             command_line(sys.argv[1:])()
-    except (InputProblem, AddressError) as problem:
-        say(str(problem))
-        sys.exit(2)
     except LaxityError as error:
-        say(str(error))
-        sys.exit(1)
+        sys.exit(tell(error))

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from scheduler.cli.inputs import InputProblem
 
+STDOUT = Path("-")
+"""Stands for standard output, where an option allows it in place of a file."""
+
 
 def check_places(
     *paths: Path | None, read: Iterable[str | None] = (), begin: bytes | None = None

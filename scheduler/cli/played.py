@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from scheduler.cli.places import STDOUT
 from scheduler.cli.streams import say
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Files:
     """The files to write; None for those not wanted.
 
     Attributes:
-        json: The rows of the table.
+        json: The rows of the table; `STDOUT` prints them, and moves the table to stderr.
         full: The full results.
         report: The report.
         chart: The chart of requests on time over load.
@@ -45,7 +46,7 @@ def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -
     unwritten = list(_written(results, pair, files))
     for problem in unwritten:
         say(problem)
-    print_table(results, Console(), pair)
+    print_table(results, Console(stderr=files.json == STDOUT), pair)
     if unwritten:
         raise typer.Exit(2)
 
@@ -56,7 +57,11 @@ def _written(results: list[RunResult], pair: tuple[str, str] | None, files: File
     from replay.results import write_results
 
     def write_rows(path: Path) -> None:
-        path.write_text(json.dumps(summary(results), indent=1) + "\n")
+        rows = json.dumps(summary(results), indent=1)
+        if path == STDOUT:
+            print(rows)
+        else:
+            path.write_text(f"{rows}\n")
 
     wanted: list[tuple[Path | None, str, Callable[[Path], None]]] = [
         (files.json, "", write_rows),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, Transfer
 
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.inputs import InputProblem
+from scheduler.errors import LaxityError
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
 from workers.repository import RepositoryError, load_repository
@@ -70,8 +70,7 @@ def pull_model(
             most_bytes = max_mb * 10**6
             fresh = pull(found, models, name, most_bytes, lambda root: _problem(root, name), tell)
     except OSError as error:
-        print(f"laxity: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise LaxityError(str(error)) from None
     place = str(models / name)
     if as_json:
         print(json.dumps({"model": name, "folder": place, "fresh": fresh}, indent=2))

@@ -14,7 +14,7 @@ import typer
 
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import InputProblem
-from scheduler.cli.places import check_places
+from scheduler.cli.places import STDOUT, check_places
 from scheduler.cli.played import Files, give
 from scheduler.cli.progress import progress
 from scheduler.cli.streams import say
@@ -127,7 +127,12 @@ def replay(
         str | None, typer.Option(metavar="A,B", help="Differences A - B, paired over the seeds.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the rows as JSON.")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the rows as JSON; - is stdout, and the table goes to stderr.",
+        ),
     ] = None,
     full: Annotated[
         Path | None, typer.Option("--full", metavar="FILE", help="Write the full results as JSON.")
@@ -161,7 +166,7 @@ def replay(
         from replay.planning import Ask, file_of, plan, traces_of
         from replay.witness import witnessed
 
-        places = json_file, full, report, chart
+        places = (None if json_file == STDOUT else json_file), full, report, chart
         check_places(*places, read=(file_of(source), fleet), begin=b"[{<")
         if _is_live(against):
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from scheduler.errors import LaxityError
+
+_WRONG_WORDS = frozenset({"usage", "invalid_address"})
+"""The codes of errors in the command line."""
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """Errors of a full or failing disk, when output is redirected to a file on it."""
@@ -28,6 +34,25 @@ def open_streams() -> None:
 def say(text: str) -> None:
     """Prints a message for people to stderr."""
     print(f"laxity: {text}", file=sys.stderr)
+
+
+def tell(error: LaxityError, as_json: bool = False) -> int:
+    """Reports on stderr why a command failed.
+
+    Args:
+        error: The error.
+        as_json: Print one line of JSON for programs: an object with `error`, `code` and the error's
+            details.
+
+    Returns:
+        The exit status for the error.
+    """
+    if as_json:
+        told = {"error": str(error), "code": error.code}
+        print(json.dumps({**error.detail, **told}, default=str), file=sys.stderr)
+    else:
+        say(str(error))
+    return 2 if error.code in _WRONG_WORDS else 1
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import ssl
 import time
@@ -11,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
+from scheduler.client.tls import client_context, closed_early, tls_failure
 from scheduler.errors import ProtocolError, error_from_code
 from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
 
@@ -267,6 +267,14 @@ async def connect(
     except asyncio.TimeoutError:
         connection.abandon()
         raise TimeoutError(f"no answer within {_HANDSHAKE_S:g} s") from None
+    except ssl.SSLError as error:
+        connection.abandon()
+        raise tls_failure(error) from error
+    except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
+        connection.abandon()
+        if address.scheme == "tls":
+            raise closed_early() from error
+        raise
     except BaseException:
         connection.abandon()
         raise
@@ -290,14 +298,5 @@ async def _open(loop: asyncio.AbstractEventLoop, connection: Connection, address
     if address.scheme == "unix":
         await loop.create_unix_connection(lambda: connection, str(address.path))
         return
-    tls = _client_context() if address.scheme == "tls" else None
+    tls = client_context() if address.scheme == "tls" else None
     await loop.create_connection(lambda: connection, str(address.host), address.port or 0, ssl=tls)
-
-
-def _client_context() -> ssl.SSLContext:
-    """The TLS context from the environment: the CA to trust, and the certificate to show."""
-    context = ssl.create_default_context(cafile=os.environ.get("LAXITY_CA") or None)
-    certificate = os.environ.get("LAXITY_CERT")
-    if certificate:
-        context.load_cert_chain(certificate, os.environ.get("LAXITY_KEY") or None)
-    return context

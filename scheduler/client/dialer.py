@@ -9,6 +9,7 @@ from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
 from scheduler.client.connection import Connection, connect
+from scheduler.client.tls import TlsFailure
 from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
 
 _FIRST_DELAY_NS = 5_000_000
@@ -85,7 +86,8 @@ class Dialer:
         """The error for requests that could not be sent."""
         if self._is_turned_away:
             return Unavailable(f"the daemon at {self.url} lets nobody in for now: {self.reason}")
-        return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}; {self._hint}")
+        hint = f"; {self._hint}" if self._hint else ""
+        return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}{hint}")
 
     async def _dial(self) -> None:
         caller = self._caller
@@ -102,7 +104,7 @@ class Dialer:
                 except Exception as error:  # Anything that a resolver, TLS or the server may raise.
                     self.reason = _reason(error)
                     self._is_turned_away = isinstance(error, LaxityError)
-                    self._hint = _OTHERS if isinstance(error, PermissionError) else _ASLEEP
+                    self._hint = _hint(error)
                 else:
                     caller.on_open(connection)
         finally:
@@ -114,6 +116,12 @@ class Dialer:
         else:
             self._waits = True
             self._backoff.reset()
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, TlsFailure):  # its message already has a hint
+        return ""
+    return _OTHERS if isinstance(error, PermissionError) else _ASLEEP
 
 
 def _reason(error: Exception) -> str:

@@ -8,14 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from scheduler.address import (
     Address,
@@ -31,6 +24,7 @@ from scheduler.config.doors import DoorsConfig, TlsConfig
 from scheduler.config.energy import EnergyConfig
 from scheduler.config.listen import ListenConfig
 from scheduler.config.neighbours import NeighboursConfig
+from scheduler.config.policy import PolicyConfig, PolicyOrName
 from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, Seconds, Section, written_as
 
@@ -84,30 +78,6 @@ def default_state_dir() -> Path:
 
 SiteName = Annotated[
     str, written_as(r"[a-z0-9][a-z0-9-]*", "lower-case letters, digits and dashes, like line-3")
-]
-
-
-class PolicyConfig(Section):
-    """The rule that decides which request runs when and where."""
-
-    model_config = ConfigDict(extra="allow")
-
-    name: str = "goodput"
-    """A policy's name; the other keys of this section are that policy's options."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The policy's options, which the policy itself checks."""
-        return dict(self.model_extra or {})
-
-
-def _by_name(value: object) -> object:
-    """Reads `policy: edf` as `policy: {name: edf}`."""
-    return {"name": value} if isinstance(value, str) else value
-
-
-PolicyOrName = Annotated[
-    PolicyConfig, BeforeValidator(_by_name, json_schema_input_type=str | PolicyConfig)
 ]
 
 

@@ -22,7 +22,12 @@ from pydantic import (
 from scheduler.address import Address, AddressError, parse_address
 
 
-def _absolute(path: Path, info: ValidationInfo) -> Path:
+def absolute(path: Path, info: ValidationInfo) -> Path:
+    """Makes a path of a configuration absolute; a relative one starts at the folder of the file.
+
+    Raises:
+        ValueError: It starts at an unknown home.
+    """
     base = (info.context or {}).get("base") or Path.cwd()
     try:
         return Path(os.path.normpath(base / path.expanduser()))
@@ -58,7 +63,7 @@ class Unquoted:
     """Marks a value that may hold a secret: error messages must not quote it."""
 
 
-ConfigPath = Annotated[Path, AfterValidator(_absolute)]
+ConfigPath = Annotated[Path, AfterValidator(absolute)]
 # A billion megabytes in bytes, and a billion seconds in nanoseconds, still fit into 64 bits.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**9)]
 Positive = Annotated[float, Field(strict=True, gt=0, le=1e9, allow_inf_nan=False)]

@@ -84,7 +84,7 @@ class SchedulerProcess:
             beside it may hold the addresses of all doors.
     """
 
-    @tried_again("the scheduler")
+    @tried_again("the scheduler", OSError, ConfigError)
     def __init__(
         self,
         config: Config,

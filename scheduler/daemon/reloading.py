@@ -8,12 +8,17 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from scheduler.config.box import Config, ConfigError, load_config
+from scheduler.config.box import Config, ConfigError, Problem, load_config
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back
 
 log = structlog.get_logger()
+
+_EMPTY = (
+    "it is empty, perhaps half-written, so the previous configuration stays; to select all "
+    "defaults, put a comment in it"
+)
 
 
 class Reloaded(NamedTuple):
@@ -35,12 +40,15 @@ class Reloaded(NamedTuple):
 def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Reloaded:
     """Combines the old configuration with the policy that the file names now.
 
-    A file with mistakes is reported and changes nothing; changes that need a restart are reported.
+    A file with mistakes, or one that has been emptied, is reported and changes nothing; changes
+    that need a restart are reported.
     """
     if config_file is None:
         return Reloaded(old, [], None, {})
     try:
         new = load_config(config_file, over)
+        if new != old and _is_empty(config_file):
+            raise ConfigError(str(config_file), [Problem("", _EMPTY)])
         files = files_of(new.policy.name, new.policy.options)
         policy = check_policy(new.policy, config_file)
     except ConfigError as error:
@@ -52,6 +60,13 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
     told = f"{config_file}: {', '.join(waiting)} wait for the next start"
     return Reloaded(taken, [told] if waiting else [], policy, files)
+
+
+def _is_empty(file: Path) -> bool:
+    try:
+        return not file.read_bytes().strip()
+    except OSError:  # just removed
+        return True
 
 
 def first_policy(

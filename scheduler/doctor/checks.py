@@ -24,6 +24,7 @@ from scheduler.config.cache import without_secrets
 from scheduler.doctor.findings import Check, Finding, Level, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
 from scheduler.doctor.policies import check_policies
+from scheduler.doctor.serving import check_cores, check_doors, check_models
 from scheduler.tenants import read_tenants
 
 PACKAGES = ("scheduler", "workers", "policies", "edge_agent", "replay", "configs")
@@ -36,9 +37,9 @@ _REDIS_S = 2.0
 _TELLS_SINCE = 6
 
 
-def examine(config: Config) -> Iterator[Finding]:
-    """Runs all checks, and yields their findings as they come."""
-    around = Surroundings(config, tuple(distributions()))
+def examine(config: Config, file: Path | None = None) -> Iterator[Finding]:
+    """Runs all checks on a configuration and its file, and yields their findings as they come."""
+    around = Surroundings(config, tuple(distributions()), file=file)
     for check in CHECKS:
         yield from check(around)
 
@@ -374,6 +375,9 @@ CHECKS: tuple[Check, ...] = (
     check_folders,
     check_files,
     check_policies,
+    check_models,
+    check_cores,
+    check_doors,
     check_processor,
     check_memory,
     check_open_files,

@@ -38,11 +38,13 @@ class Surroundings:
         config: The box's configuration.
         installed: The distributions of this environment.
         root: The folder that contains `/proc` and `/sys`.
+        file: The file of the configuration; None if all settings are defaults.
     """
 
     config: Config
     installed: tuple[Distribution, ...]
     root: Path = Path("/")
+    file: Path | None = None
 
 
 Check = Callable[[Surroundings], Iterable[Finding]]

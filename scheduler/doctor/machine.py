@@ -33,6 +33,11 @@ _OWN = ("ray::", "raylet", "gcs_server", "edge_agent", "scheduler.ingress", "/ra
 """Substrings of the command lines of a box's own processes."""
 
 
+def is_of_a_box(command: str) -> bool:
+    """Whether a command line belongs to a process of a box."""
+    return any(own in command for own in _OWN)
+
+
 def check_processor(around: Surroundings) -> Iterator[Finding]:
     """Finds low CPU clocks, a CPU quota, and other busy processes."""
     slow = sorted(
@@ -118,7 +123,7 @@ def _check_others(before: Look, after: Look) -> Iterator[Finding]:
     core = whole / (os.cpu_count() or 1)
     for pid, (ticks, command) in after.by_pid.items():
         used = (ticks - before.by_pid[pid][0]) / core if pid in before.by_pid else 0.0
-        if used >= _HEAVY and pid != os.getpid() and not any(own in command for own in _OWN):
+        if used >= _HEAVY and pid != os.getpid() and not is_of_a_box(command):
             yield Finding(
                 "processor",
                 "warning",

@@ -272,6 +272,33 @@ class TestWithoutABox:
         assert (status, out, err.count("\n")) == (1, "", 1)
         assert "is edge_agent running?" in err
 
+    @pytest.mark.parametrize(
+        ("words", "status", "code"),
+        [
+            ("status --json", 1, "unavailable"),
+            ("models --json", 1, "unavailable"),
+            ("task list --json", 1, "unavailable"),
+            ("status --json --url 10.0.0.7:8701", 2, "invalid_address"),
+            ("status --json --interval 3", 2, "usage"),
+            ("config check none.yaml --json", 1, "invalid_config"),
+            ("pull digits --from https://h --models none --json", 2, "usage"),
+        ],
+    )
+    def test_a_program_is_told_in_json(self, laxity, tmp_path, monkeypatch, words, status, code):
+        monkeypatch.setattr("scheduler.cli.box.CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setenv("LAXITY_URL", f"unix://{tmp_path}/nobody")
+        ended, out, err = laxity(*words.split())
+        assert (ended, out, err.count("\n")) == (status, "", 1)
+        told = json.loads(err)
+        assert (told["code"], bool(told["error"])) == (code, True)
+
+    def test_what_belongs_to_an_error_is_told_in_json(self, box, laxity, monkeypatch, tmp_path):
+        box.on_task = lambda peer, header: peer.refuse(header, "overloaded", "full", limit="waits")
+        _, out, err = laxity("task", "list", "--json")
+        assert (out, json.loads(err)) == (
+            *("", {"error": "full", "code": "overloaded", "limit": "waits"}),
+        )
+
     def test_an_address_that_is_none(self, laxity):
         status, _, err = laxity("status", "--url", "10.0.0.7:8701")
         assert status == 2
@@ -636,6 +663,35 @@ class TestConfig:
         assert re.search(r"state +\S+edge.yaml \(not a folder\)\n", out)
         path.write_text("models: none\n")
         assert "none (no such folder yet)" in laxity("config", "check", str(path))[1]
+
+    def test_one_for_a_cloud_of_ones_own_is_checked_as_that(self, laxity, tmp_path):
+        status, out, err = laxity("config", "check", "configs/cloud.yaml")
+        assert (status, err) == (0, "")
+        assert "cloud.yaml is good, for laxity cloud up:" in out
+        assert re.search(r"http +http://127.0.0.1:8800\n", out)
+        assert re.search(r"replicas 1 to 4\n", out)
+        as_json = json.loads(laxity("config", "check", "configs/cloud.yaml", "--json")[1])
+        assert as_json["replicas"]["max"] == 4
+        path = tmp_path / "cloud.yaml"
+        path.write_text(
+            "replicas: {max: 2}\nlimts: {}\ndevices: [{id: 'cpu:0', options: {streems: 2}}]\n"
+        )
+        told = laxity("config", "check", str(path))[2]
+        assert ":2: limts: unknown key; did you mean 'limits'?" in told
+        path.write_text(
+            "replicas: {max: 2}\ntoken_file: token\ndevices: [{id: 'cpu:0', options: {a: 1}}]\n"
+        )
+        told = laxity("config", "check", str(path))[2]
+        assert ":3: devices[0]: cpu:0: unknown option 'a'" in told
+        path.write_text("replicas: {max: 2}\ntoken_file: token\n")
+        assert f"{tmp_path / 'token'} (no such file yet)" in laxity("config", "check", str(path))[1]
+
+    def test_one_key_of_a_cloud_makes_no_box_a_cloud(self, laxity, tmp_path):
+        path = tmp_path / "edge.yaml"
+        path.write_text("name: box-a\nsite: here\n")
+        status, _, err = laxity("config", "check", str(path))
+        assert status == 1
+        assert err.startswith(f"laxity: {path}:1: name: unknown key; known here: site, listen")
 
     def test_doors_are_listed_as_a_client_writes_them(self, laxity, tmp_path):
         path = tmp_path / "edge.yaml"

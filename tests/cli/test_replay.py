@@ -80,6 +80,15 @@ def test_a_workload_with_policies_and_seeds(run):
     assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
 
 
+def test_rows_on_stdout_are_alone_there(run):
+    words = ("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "-")
+    status, out, err = run(*words)
+    assert status == 0
+    assert [row["policy"] for row in json.loads(out)] == ["edf"]
+    assert "on time" in err
+    assert not Path("-").exists()
+
+
 def test_a_wrapped_policy_has_options_of_its_own(run):
     hedged = "hedge?inner={name: edf, quantile: 0.9}&extra=0.1"
     words = ("work.yaml", "--fleet", "fleet.yaml", "--no-bound", "--json", "rows.json")
@@ -338,7 +347,7 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
             ["trace.csv", "--fleet", "fleet.yaml", "--full", "work.yaml"],
             "exists and is not a result",
         ),
-        (["load-0_5", "--json", "-"], "- is not a file; name one to write to, or /dev/stdout"),
+        (["load-0_5", "--full", "-"], "- is not a file; name one to write to, or /dev/stdout"),
         (
             ["trace.csv", "--fleet", "fleet.yaml", "--slice", "-5:5"],
             "in seconds with 0 <= FROM < TO",

@@ -27,6 +27,7 @@ from scheduler.config.box import (
     load_config,
     parse_address,
 )
+from scheduler.policy_loading import check_policy
 
 
 @pytest.fixture
@@ -92,6 +93,41 @@ def test_relative_paths_start_at_the_folder_of_the_file(write):
     config = load_config(path)
     assert config.models == path.parent.parent / "models"
     assert config.state_dir == Path("/srv/laxity")
+
+
+@pytest.mark.parametrize(
+    ("policy", "placed"),
+    [
+        ("./mine.py", {"name": "{folder}/mine.py"}),
+        ("../mine.py:Mine", {"name": "{above}/mine.py:Mine"}),
+        ("{name: /srv/mine.py, depth: 3}", {"name": "/srv/mine.py", "depth": 3}),
+        (
+            "{name: own/spill.py, inner: {name: hedge, inner: edf.py}}",
+            {
+                "name": "{folder}/own/spill.py",
+                "inner": {"name": "hedge", "inner": "{folder}/edf.py"},
+            },
+        ),
+        ("mine.policies:Mine", {"name": "mine.policies:Mine"}),
+        ("{name: edf, of: a.py}", {"name": "edf", "of": "a.py"}),
+    ],
+)
+def test_a_file_of_a_policy_starts_there_as_well(write, monkeypatch, policy, placed):
+    path = write(f"policy: {policy}")
+    monkeypatch.chdir("/")
+    folders = {"{folder}": str(path.parent), "{above}": str(path.parent.parent)}
+    wanted = yaml.safe_dump(placed)
+    for short, folder in folders.items():
+        wanted = wanted.replace(short, folder)
+    found = load_config(path)
+    assert {"name": found.policy.name, **found.policy.options} == yaml.safe_load(wanted)
+    assert Config.model_validate(found.model_dump(mode="json")).policy == found.policy
+
+
+def test_a_file_of_a_policy_that_is_not_there_is_named_whole(write):
+    path = write("policy: ./mine.py")
+    with pytest.raises(ConfigError, match=f"edge.yaml:1: policy: .* no file {path.parent}/mine.py"):
+        check_policy(load_config(path).policy, path)
 
 
 def test_a_configuration_cannot_be_changed_in_place():

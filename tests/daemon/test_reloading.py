@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies.edf import Edf
-from scheduler.config.box import Config, ConfigError, PolicyConfig
+from scheduler.config.box import Config, ConfigError, PolicyConfig, load_config
 from scheduler.daemon import reloading
 from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
 
@@ -35,6 +35,25 @@ def test_with_mistakes_in_the_file_the_one_there_was(tmp_path: Path):
     file.write_text("policy: {name: no-such}\n")
     policy, lacking = first_policy(reloaded(begun("edf").config, file, {}), file, None)
     assert (type(policy), lacking) == (Edf, None)
+
+
+@pytest.mark.parametrize("text", ["", " \n\n"])
+def test_a_file_that_was_emptied_is_being_written(tmp_path: Path, text: str):
+    file = tmp_path / "edge.yaml"
+    file.write_text("policy: edf\ndrain_s: 3\n")
+    old = load_config(file)
+    file.write_text(text)
+    read = reloaded(old, file, {})
+    assert (read.config, read.policy) == (old, None)
+    assert [f"{file}: it is empty" in told for told in read.not_taken] == [True]
+    file.write_text("# every default\n")
+    assert reloaded(old, file, {}).config.policy.name == "goodput"
+
+
+def test_a_file_that_was_empty_from_the_start_means_the_defaults(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    file.touch()
+    assert reloaded(load_config(file), file, {}).not_taken == []
 
 
 def test_none_where_it_hung(tmp_path: Path):

@@ -50,7 +50,8 @@ def install(tmp_path: Path):
     return add
 
 
-def test_this_environment_has_no_errors() -> None:
+def test_this_environment_has_no_errors(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # away from boxes of others
     assert [each.message for each in examine(Config()) if each.level == "error"] == []
 
 
@@ -259,8 +260,10 @@ def test_redis_is_asked_for_its_bounds() -> None:
 
 
 def test_the_command_says_it_and_its_status_tells(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     file = tmp_path / "edge.yaml"
     file.write_text("cache: {url: 'redis://127.0.0.1:1/0'}\n")
+    (tmp_path / "models").mkdir()
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["laxity", "doctor", *words])
@@ -280,6 +283,7 @@ def test_the_command_says_it_and_its_status_tells(tmp_path, monkeypatch, capsys)
 def test_lines_that_go_on_keep_their_indent(tmp_path, monkeypatch, capsys) -> None:
     file = tmp_path / "edge.yaml"
     file.write_text('cache: {url: "redis://127.0.0.1:1"}\n')
+    (tmp_path / "models").mkdir()
     monkeypatch.setattr(sys, "argv", ["laxity", "doctor", "--config", str(file)])
     monkeypatch.setenv("COLUMNS", "50")
     with pytest.raises(SystemExit):

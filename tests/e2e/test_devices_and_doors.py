@@ -61,6 +61,12 @@ def test_a_client_without_the_token_is_kept_out(agent: RunningAgent, tcp_url: st
                 Client(url, token=token)
 
 
+def test_a_device_that_it_does_not_have_is_told_in_a_line(agent: RunningAgent) -> None:
+    (told,) = (line for line in agent.lines if "npu:7" in line)
+    assert told.startswith("npu:7 is not used: ")
+    assert [line for line in agent.lines if "creation task" in line or "Error" in line] == []
+
+
 def test_both_devices_serve_and_an_emulated_answer_says_so(tcp_url: str) -> None:
     with Client(tcp_url, token=TOKEN) as client:
         targets = {target["id"]: target for target in client.status()["targets"]}

@@ -160,7 +160,7 @@ def test_priorities_and_orders_have_limits(box: Box) -> None:
     for unnamed in ('{"name": "os:getcwd"}', inside):
         status, answer = box.ask("/v2/policy", boss, unnamed)
         assert status == 400
-        assert "in the configuration alone" in answer["error"]
+        assert "in the configuration only" in answer["error"]
     assert box.ask("/v2/policy", boss, '{"name": "goodput"}')[0] == 200
 
 

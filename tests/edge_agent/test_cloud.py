@@ -106,6 +106,11 @@ def test_a_replica_is_told_what_a_box_would_be(tmp_path: Path) -> None:
     assert not told.journal.enabled
 
 
+def test_a_policy_is_named_as_a_box_names_it(tmp_path: Path) -> None:
+    assert config(tmp_path, policy="edf").policy == config(tmp_path, policy={"name": "edf"}).policy
+    assert config(tmp_path, policy="./mine.py").policy.name == str(tmp_path / "mine.py")
+
+
 def test_a_cpu_device_has_a_thread_for_each_of_its_cpus() -> None:
     def threads(**settings: Any) -> Any:
         return with_threads(CloudDevice(**settings)).options.get("threads")

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.errors import ModelNotFound
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.tenants import ANYONE
@@ -61,3 +62,28 @@ def test_a_deadline_that_is_over_at_once_is_said_as_a_caller_gave_it(
 
 def test_a_deadline_that_is_over_is_no_mistake_of_the_callers() -> None:
     assert 0 <= asyncio.run(told_ms(LEAST_MS, 0)) <= LEAST_MS
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ("broken", "model 'broken' can't be served: not an ONNX file"),
+        ("other", "model 'other' is not in the repository"),
+    ],
+)
+def test_a_model_that_cannot_be_served_says_why(tmp_path: Path, model: str, told: str) -> None:
+    async def asked() -> str:
+        box = Box(fake.url)
+        with pytest.raises(ModelNotFound) as raised:
+            await box.model(model)
+        box.close()
+        assert raised.value.detail == {"model": model}
+        return str(raised.value)
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        fake.models = {
+            "models": [],
+            "problems": [{"model": "broken", "reason": "not an ONNX file"}],
+        }
+        fake.status = {"targets": [], "draining": False, "policy": {}}
+        assert asyncio.run(asked()) == told

@@ -32,6 +32,21 @@ def test_a_file_that_cannot_be_read_is_passed_over(tmp_path):
     assert [str(first) in note for note in notes] == [True]
 
 
+TASK = {
+    "task": "8f2c",
+    "model": "a",
+    "variant": None,
+    "state": "ended",
+    "outcome": "failed",
+    "reason": "failed 3 times: too hot",
+    "attempts": 3,
+    "priority": 3,
+    "left_ms": 1000,
+    "submitted_unix_ms": 0,
+    "ended_unix_ms": 1000,
+}
+
+
 def complain(text: str) -> None:
     raise AssertionError(text)
 
@@ -204,12 +219,41 @@ class TestCommand:
 
     @pytest.mark.parametrize(
         ("words", "said"),
-        [(["--run", "x"], "--run goes with an ID"), (["1", "--model", "m"], "goes without an ID")],
+        [
+            (["8f2c"], "--journal is for requests, and '8f2c' is a durable task's id"),
+            (["1", "--model", "m"], "goes without an ID"),
+        ],
     )
     def test_an_option_that_would_do_nothing_is_refused(self, laxity, journal, words, said):
         status, _, err = laxity("explain", *words, "--journal", str(journal))
         assert status == 2
         assert said in err
+
+    def test_what_was_before_a_crash_is_found_by_its_run(self, laxity, box, journal):
+        (first,) = journal.glob("*")
+        box.now_ns += MS
+        later = JournalledBox(journal, "edf", 1)
+        later.journal.close()
+        where = ["--journal", str(journal)]
+        (run,) = re.findall(r"^(.*Z-\d+)-\d+\.", first.name)
+        assert laxity("explain", *where)[1] == ""
+        status, _, err = laxity("explain", "1", *where)
+        assert (status, f"or another run: {run}" in err) == (1, True)
+        for words in (["1"], []):
+            status, out, _ = laxity("explain", *words, *where, "--run", run)
+            assert (status, "completed" in out) == (0, True)
+
+    def test_the_id_of_a_durable_task_says_how_that_is(self, laxity, tmp_path):
+        box = StatusBox(tmp_path / "s", {}).start()
+        box.on_task = lambda peer, header: peer.send(
+            {"t": "reply", "id": header["id"], "value": TASK}
+        )
+        status, out, err = laxity("explain", "8f2c", "--url", box.url)
+        told = json.loads(laxity("explain", "8f2c", "--url", box.url, "--json")[1])
+        box.close()
+        assert (status, "reason     failed 3 times: too hot\n" in out) == (0, True)
+        assert "laxity explain --model" in err
+        assert told["reason"] == "failed 3 times: too hot"
 
     def test_scripts_get_json(self, laxity, journal):
         status, out, _ = laxity("explain", "--journal", str(journal), "--json")

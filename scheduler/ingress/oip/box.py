@@ -243,13 +243,13 @@ class Box:
         """The current state of a model.
 
         Raises:
-            ModelNotFound: There is no such model, or it has no such variant.
+            ModelNotFound: There is no such model, it can't be served, or it has no such variant.
             Unavailable: The box does not answer.
         """
         snapshot = await self.snapshot()
         info = snapshot.models.get(name)
         if info is None:
-            raise ModelNotFound.unknown(name)
+            raise ModelNotFound.among(snapshot.problems, name)
         if variant and variant not in info.variants:
             raise ModelNotFound(
                 f"model {name!r} has no version {variant!r}; it has {', '.join(info.variants)}"

@@ -83,7 +83,7 @@ def test_a_model_that_costs_more_than_the_budget_leaves_the_others_theirs(tmp_pa
                 for _ in range(2):
                     refused = await box.ask(deadline_ms=20_000, model="slow")
                     assert refused.outcome is Outcome.UNAVAILABLE
-                    assert "dear for model 'slow'" in refused.reason
+                    assert "expensive for model 'slow'" in refused.reason
                     assert numbers(await box.ask(2.0)) == [4.0] * 4
                 (told,) = box.link.describe()["spending"]["too_dear"]
                 assert told == {"model": "slow", "shapes": ((4,),)}

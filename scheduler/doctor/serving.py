@@ -1,0 +1,133 @@
+"""Checks a box's models, the cores of its devices, and the addresses on which it listens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scheduler.address import Address, spoken
+from scheduler.doctor.findings import Finding, Surroundings
+from scheduler.doctor.machine import is_of_a_box
+
+_NAMED = 10
+"""The most models to list by name; if there are more, only their number is reported."""
+
+_START = "with this the box does not start"
+
+
+def check_models(around: Surroundings) -> Iterator[Finding]:
+    """Finds models that can't be read and so would not be served."""
+    from workers.repository import RepositoryError, load_repository  # slow to import: the runtimes
+
+    root = around.config.models
+    if around.file is None and not os.path.isdir(root):
+        yield Finding("models", "good", "not checked without a configuration: --config FILE")
+        return
+    try:
+        repository = load_repository(root)
+    except RepositoryError as error:
+        yield Finding("models", "error", str(error), f"set models to another folder; {_START}")
+        return
+    for problem in repository.problems:
+        serves = problem.model in repository.models  # without this variant
+        told = f"{problem.model}: {problem.reason}"
+        yield Finding(
+            "models",
+            "warning" if serves else "error",
+            told,
+            "fix or remove it; everything else is served",
+        )
+    names = sorted(repository.models)
+    if names:
+        named = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} models"
+        yield Finding("models", "good", f"{root}: {named} can be read")
+    elif not repository.problems:
+        remedy = "a model is a folder with a model.yaml, or with 1/model.onnx"
+        yield Finding("models", "warning", f"{root}: no model found", remedy)
+
+
+def check_cores(around: Surroundings) -> Iterator[Finding]:
+    """Finds configured cores that do not exist or that this process may not use."""
+    from edge_agent.processors import probe_cpu
+
+    listed = () if around.config.devices == "auto" else around.config.devices
+    named = [device for device in listed if device.cores]
+    if not named:
+        yield Finding("cores", "good", "no device sets cores")
+        return
+    usable = probe_cpu(around.root).usable
+    for device in named:
+        cores = ", ".join(map(str, device.cores))
+        missing = ", ".join(str(core) for core in device.cores if core not in usable)
+        if missing:
+            yield Finding(
+                "cores",
+                "error",
+                f"{device.id} lists cores that can't be used here: {missing}",
+                f"choose its cores from {', '.join(map(str, usable))}; {_START}",
+            )
+        else:
+            yield Finding("cores", "good", f"{device.id} can use its cores: {cores}")
+
+
+def check_doors(around: Surroundings) -> Iterator[Finding]:
+    """Finds addresses that are in use or can't be bound, except those of the running box itself."""
+    from edge_agent.state_lock import is_held
+
+    runs = is_held(around.config.state_dir, "agent")
+    listen = around.config.listen
+    doors = {address: str(address) for address in listen.native}
+    doors |= {address: spoken("http", str(address)) for address in listen.http}
+    doors |= {address: spoken("grpc", str(address)) for address in listen.grpc}
+    for address, url in doors.items():
+        why = _refusal(address)
+        holder = None if why is None else _holder(address)
+        if why is None:
+            yield Finding("doors", "good", f"{url} is free")
+        elif runs and (holder is None or is_of_a_box(holder[1])):
+            yield Finding("doors", "good", f"{url} is in use by the running box")
+        elif holder is None:
+            yield Finding("doors", "error", why, f"fix this, or listen elsewhere; {_START}")
+        else:
+            pid, command = holder
+            told = f"{url} is in use by process {pid} ({command:.40})"
+            yield Finding("doors", "error", told, f"stop it, or listen elsewhere; {_START}")
+
+
+def _refusal(address: Address) -> str | None:
+    """Why an address can't be bound; None if it can. Missing folders are not created."""
+    from edge_agent.errors import AgentError
+    from edge_agent.listening import check_free
+
+    if address.path is not None:
+        above = Path(address.path).parents
+        nearest = next(folder for folder in above if os.path.exists(folder))
+        if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+            return f"can't listen on {address}: {nearest} can't be written by this user"
+        if nearest != above[0]:
+            return None
+    try:
+        check_free(address)
+    except AgentError as error:
+        return str(error)
+    return None
+
+
+def _holder(address: Address) -> tuple[int, str] | None:
+    """The process that listens on an address, and its command line; None if it is unknown."""
+    import psutil
+
+    for each in psutil.net_connections("tcp" if address.path is None else "unix"):
+        at: Any = each.laddr  # a path, or a host and a port
+        if address.path is not None:
+            has = at == address.path
+        else:
+            has = each.status == psutil.CONN_LISTEN and at.port == address.port
+        if has and each.pid is not None:
+            try:
+                return each.pid, " ".join(psutil.Process(each.pid).cmdline())
+            except psutil.Error:
+                return each.pid, "?"
+    return None

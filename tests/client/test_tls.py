@@ -1,0 +1,193 @@
+"""The messages of a client for each way in which TLS can fail, with the remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+
+from scheduler import Client, Unavailable
+from scheduler.address import parse_address
+from scheduler.client.connection import connect
+from scheduler.client.tls import TlsFailure
+from tests.fake_box import FakeBox, Peer
+
+VARIABLES = ("LAXITY_CA", "LAXITY_CERT", "LAXITY_KEY")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The certificates of two CAs, and certificates that each has signed, with their keys."""
+    folder: Path = tmp_path_factory.mktemp("certificates")
+    past = datetime.now(timezone.utc) - timedelta(days=1)
+    for name in ("ours", "another"):
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(folder / f"{name}.pem")
+        for kind, host, until in (
+            ("box", "127.0.0.1", None),
+            ("named", "box.example", None),
+            ("old", "127.0.0.1", past),
+            ("client", "arm-7.example", None),
+        ):
+            pair = authority.issue_cert(host, not_after=until)
+            pair.private_key_and_cert_chain_pem.write_to_path(folder / f"{name}-{kind}.pem")
+    (folder / "junk.pem").write_text("no certificate")
+    return folder
+
+
+@pytest.fixture
+def serve(box: FakeBox, files: Path) -> Iterator[Callable[..., str]]:
+    """Makes the box listen with a certificate, and returns its address."""
+    servers: list[asyncio.Server] = []
+
+    def listen(cert: str | None, *, asks: bool = False) -> str:
+        context = None
+        if cert is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(files / cert)
+            if asks:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(files / "ours.pem")
+
+        async def open_() -> str:
+            made = Plain if context is None else partial(Peer, box)
+            server = await box.loop.create_server(made, "127.0.0.1", 0, ssl=context)
+            servers.append(server)
+            return f"tls://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+        url: str = box.run(open_())
+        return url
+
+    async def close() -> None:
+        for server in servers:
+            server.close()
+
+    yield listen
+    box.run(close())
+
+
+@pytest.fixture
+def told(files: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The reasons why there is no connection, on asyncio's loop and on that of `Client`."""
+
+    def ask(url: str, **named: str) -> list[str]:
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        for variable, file in named.items():
+            monkeypatch.setenv(f"LAXITY_{variable}", str(files / file))
+        said = []
+        for loop in (asyncio.new_event_loop(), uvloop.new_event_loop()):
+            try:
+                with pytest.raises(TlsFailure) as failed:
+                    loop.run_until_complete(
+                        connect(parse_address(url), None, lambda *_: None, lambda *_: None)
+                    )
+                said.append(str(failed.value))
+            finally:
+                loop.close()
+        return said
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("cert", "named", "said"),
+    [
+        ("ours-box.pem", {}, "set LAXITY_CA to the file with the certificate of the CA that"),
+        (
+            "ours-box.pem",
+            {"CA": "another.pem"},
+            "/another.pem must contain the certificate of the CA",
+        ),
+        ("ours-named.pem", {"CA": "ours.pem"}, "use a name or address that is in its certificate"),
+        ("ours-old.pem", {"CA": "ours.pem"}, "expired; renew the box's certificate (tls.cert)"),
+        ("ours-box.pem", {"CA": "none.pem"}, "none.pem can't be used: No such file or directory"),
+        ("ours-box.pem", {"CA": "junk.pem"}, "junk.pem can't be used: "),
+        ("ours-box.pem", {"CERT": "none.pem"}, "none.pem can't be used: No such file or directory"),
+        (
+            "ours-box.pem",
+            {"CERT": "ours-client.pem", "KEY": "another-client.pem"},
+            "another-client.pem can't be used: ",
+        ),
+        (None, {"CA": "ours.pem"}, "does not speak TLS: is it a tcp:// address?"),
+    ],
+)
+def test_a_box_that_is_not_believed(serve, told, cert, named, said) -> None:
+    for text in told(serve(cert), **named):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({}, "set LAXITY_CERT to the file of a certificate signed by a CA in its tls.client_ca"),
+        ({"CERT": "another-client.pem"}, "-client.pem must be signed by a CA in its tls.client_ca"),
+    ],
+)
+def test_a_box_that_does_not_believe(serve, told, own, said) -> None:
+    for text in told(serve("ours-box.pem", asks=True), CA="ours.pem", **own):
+        assert text.startswith("it closed the connection before its welcome; if it requires a")
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ({}, "it requires a client certificate (TLSV13_ALERT_CERTIFICATE_REQUIRED): set LAXI"),
+        ({"CERT": "another-client.pem"}, "(TLSV1_ALERT_UNKNOWN_CA): LAXITY_CERT="),
+    ],
+)
+def test_a_proxy_that_does_not_believe_and_says_so(told, files, own, said) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files / "ours-box.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(files / "ours.pem")
+
+    def turn_away() -> None:
+        for _ in range(2):
+            raw, _ = listening.accept()
+            near = context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
+            with near, suppress(OSError):
+                with suppress(ssl.SSLError):
+                    near.do_handshake()
+                while os.read(near.fileno(), 4096):  # unread bytes would discard the alert
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=turn_away)
+        thread.start()
+        found = told(f"tls://127.0.0.1:{listening.getsockname()[1]}", CA="ours.pem", **own)
+        thread.join()
+    for text in found:
+        assert said in text
+
+
+class Plain(asyncio.Protocol):
+    """A server without TLS."""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def test_the_client_says_it_and_connects_once_it_is_mended(serve, files, monkeypatch) -> None:
+    url = serve("ours-box.pem", asks=True)
+    monkeypatch.setenv("LAXITY_CA", str(files / "none.pem"))
+    with pytest.raises(
+        Unavailable, match=rf"daemon at {url}: LAXITY_CA=.* such file or directory$"
+    ):
+        Client(url, connect_timeout_s=0.02)
+    monkeypatch.setenv("LAXITY_CA", str(files / "ours.pem"))
+    monkeypatch.setenv("LAXITY_CERT", str(files / "ours-client.pem"))
+    Client(url).close()
