@@ -15,6 +15,7 @@ from scheduler.core.errors import INTERRUPTIONS, words_of
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
+    Cancelled,
     Event,
     Submitted,
     TargetDown,
@@ -168,7 +169,7 @@ def decides_the_same_again(make: MakePolicy) -> None:
 
 
 def keeps_the_laws_whatever_happens(make: MakePolicy) -> None:
-    """Random runs with crashes, failed batches and bad items keep every law at every event."""
+    """Random runs with crashes, cancellations and failures keep every law at every event."""
     for seed in (11, 12):
         _live(make, TARGETS, workload(seed, count=250), random.Random(seed))
 
@@ -299,6 +300,8 @@ def _live(
         for run in list(watch.scheduler.runs.values()):
             if run.id in watch.scheduler.runs and chance.random() < 0.2:
                 watch.handle(_random_end(chance, run.id, run.request_ids), now_ns)
+        if chance.random() < 0.05:
+            watch.handle(Cancelled(chance.randint(1, request_id)), now_ns)
         if chance.random() < 0.02:
             spec = chance.choice(tuple(specs))
             watch.handle(TargetDown(spec.id, "crashed", 3 * MS), now_ns)

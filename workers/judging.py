@@ -170,8 +170,9 @@ class _Climb:
             self.lost = True
             return False
         self._tell(batch)
-        self.energy.begin(batch)
+        self.energy.end()
         self.fault = fault() if batch > 1 else None
+        self.energy.begin(batch)
         return self.fault is None
 
     def run(self, work: Callable[[], object]) -> None:

@@ -101,8 +101,8 @@ class Latencies:
         self._back_ns = 0
 
     def refuse(self, size: int) -> None:
-        """Offers at most half of this refused size, which is 2 or more, from now on."""
-        self._largest = min(self._largest, size // 2)
+        """Offers only sizes below this refused one, which is 2 or more, from now on."""
+        self._largest = min(self._largest, max(each for each in self._sizes if each < size))
 
     def allow_all(self) -> None:
         """Offers all batch sizes again."""

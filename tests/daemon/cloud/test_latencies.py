@@ -30,6 +30,15 @@ def test_batches_grow_as_they_are_measured():
     assert sorted(measured(1, 2, 4, 8).offer(0).latency_ns) == [1, 2, 4, 8]
 
 
+@pytest.mark.parametrize(("refused", "largest"), [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4)])
+def test_only_sizes_below_a_refused_one_are_offered(refused, largest):
+    latencies = measured(1, 2, 4, 8)
+    latencies.refuse(refused)
+    assert max(latencies.offer(0).latency_ns) == largest
+    latencies.allow_all()
+    assert max(latencies.offer(0).latency_ns) >= 8
+
+
 def test_the_next_size_is_taken_to_cost_nearly_twice_as_much():
     ladder = measured(1).offer(0).latency_ns
     assert 1.8 * ladder[1][0] < ladder[2][0] < 2 * ladder[1][0]
