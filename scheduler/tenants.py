@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from scheduler.client.call import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml
 from scheduler.config.types import Unquoted
+from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.errors import Forbidden, ModelNotFound, Unauthorized
 
 Scope = Literal["infer", "tasks", "shared_memory", "metrics", "peer", "admin"]

@@ -19,14 +19,9 @@ from scheduler.cli.inputs import InputProblem, Prepared, load_inputs
 from scheduler.cli.models import model_called
 from scheduler.cli.places import check_places
 from scheduler.cli.streams import say
-from scheduler.client.call import (
-    DEFAULT_PRIORITY,
-    LOWEST_PRIORITY,
-    MAX_DEADLINE_MS,
-    MAX_TASK_MS,
-    checked_deadline_ms,
-)
+from scheduler.client.call import MAX_DEADLINE_MS, MAX_TASK_MS, checked_deadline_ms
 from scheduler.client.sync_client import Client
+from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.errors import InvalidInput, RequestEnded
 from scheduler.result import Result
 

@@ -12,17 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
-from scheduler.client.call import (
-    DEFAULT_PRIORITY,
-    Options,
-    infer_call,
-    milliseconds,
-    no_task_id,
-)
+from scheduler.client.call import Options, infer_call, milliseconds, no_task_id
 from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
 from scheduler.client.input_names import InputNames
 from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
+from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.result import Result
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import wire
+from scheduler.core.requests import DEFAULT_PRIORITY, LEAST_WEIGHT, LOWEST_PRIORITY, MOST_WEIGHT
 from scheduler.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
-DEFAULT_PRIORITY = 3
-LOWEST_PRIORITY = 7
-LEAST_WEIGHT, MOST_WEIGHT = 1e-9, 1e9
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
 _NO_NUMBER = (bool, np.timedelta64)

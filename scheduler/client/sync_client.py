@@ -12,18 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
 from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
-from scheduler.client.call import (
-    DEFAULT_PRIORITY,
-    Options,
-    infer_call,
-    milliseconds,
-    no_task_id,
-)
+from scheduler.client.call import Options, infer_call, milliseconds, no_task_id
 from scheduler.client.exchange_thread import ExchangeThread
 from scheduler.client.frames import check_map, results
 from scheduler.client.input_names import InputNames
 from scheduler.client.request_future import RequestFuture, check_may_wait
 from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.result import Result
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from scheduler.client.call import DEFAULT_PRIORITY, infer_call
+from scheduler.client.call import infer_call
+from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.daemon.submission import Answer
 from scheduler.errors import LaxityError, Unavailable, error_from_code
 from scheduler.ingress.native import NativeDoor

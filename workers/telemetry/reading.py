@@ -55,14 +55,16 @@ class Reading:
 class Rate:
     """Turns a rising counter into a rate per second."""
 
-    def __init__(self, clock_ns: ClockNs = time.monotonic_ns, wraps_at: float | None = None):
-        """Use a clock in nanoseconds; `wraps_at` is the value at which the counter wraps to 0."""
+    def __init__(self, clock_ns: ClockNs = time.monotonic_ns):
+        """Use a clock in nanoseconds."""
         self._clock_ns = clock_ns
-        self._wraps_at = wraps_at
         self._before: tuple[int, float] | None = None
 
     def of(self, value: float | None) -> float | None:
-        """The rate per second since the previous call; None at the first call, or for None."""
+        """The rate per second since the previous call.
+
+        None at the first call, for None, and if the counter fell, as after a reset.
+        """
         if value is None:
             return None
         now_ns = self._clock_ns()
@@ -70,11 +72,7 @@ class Rate:
         if before is None or now_ns <= before[0]:
             return None
         rise = value - before[1]
-        if rise < 0:
-            if self._wraps_at is None:
-                return None
-            rise += self._wraps_at
-        return rise / ((now_ns - before[0]) / 1e9)
+        return rise / ((now_ns - before[0]) / 1e9) if rise >= 0 else None
 
 
 def thermal_zones(root: Path) -> Iterator[tuple[str, float]]:

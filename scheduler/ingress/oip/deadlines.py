@@ -18,9 +18,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.client.call import LOWEST_PRIORITY, MAX_DEADLINE_MS
+from scheduler.client.call import MAX_DEADLINE_MS
 from scheduler.config.box import LimitsConfig
 from scheduler.config.doors import DoorsConfig
+from scheduler.core.requests import LOWEST_PRIORITY
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.request import Parameters, integer
 from scheduler.tenants import Tenant
