@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.core.signature import Signature, TensorSpec
+from scheduler.core.signature import Signature, TensorSpec, shape_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,4 @@ def _batch_words(batched: bool) -> str:
 
 
 def _spell(specs: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(
-        f"{spec.name} {spec.dtype}[{', '.join('?' if d is None else str(d) for d in spec.shape)}]"
-        for spec in specs
-    )
+    return ", ".join(f"{spec.name} {spec.dtype}{shape_text(spec.shape)}" for spec in specs)

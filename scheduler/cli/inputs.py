@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.signature import STRING, fits
+from scheduler.core.signature import STRING, fits, shape_text
 from scheduler.errors import LaxityError
 from scheduler.texts import as_text
 
@@ -256,9 +256,9 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
             if array.ndim and _reshaped(array.shape[1:], wanted) is not None:
                 hint = f"; choose one of its {len(array)} items, as in PATH[0]"
             raise InputProblem(
-                f"input {spec['name']!r} is {_spell(spec)}, not {_shape(array.shape)}{hint}"
+                f"input {spec['name']!r} is {_spell(spec)}, not {shape_text(array.shape)}{hint}"
             )
-        steps.append(f"shape {_shape(array.shape)} -> {_shape(shape)}")
+        steps.append(f"shape {shape_text(array.shape)} -> {shape_text(shape)}")
         array = array.reshape(shape)
     if spec["dtype"] == STRING:
         return Prepared(as_text(str(spec["name"]), array), tuple(steps))
@@ -341,7 +341,7 @@ def from_picture(
         if axis == 0:
             pixels = pixels.transpose(2, 0, 1)
             steps += ["HWC -> CHW"] if channels > 1 else []
-    steps.append(f"{dtype} {_shape(pixels.shape)}")
+    steps.append(f"{dtype} {shape_text(pixels.shape)}")
     return Prepared(np.ascontiguousarray(pixels, dtype), tuple(steps))
 
 
@@ -360,9 +360,5 @@ def _layout(spec: Spec) -> tuple[int, int | None, int | None, int | None]:
     )
 
 
-def _shape(shape: Sequence[int | None]) -> str:
-    return f"[{', '.join('*' if size is None else str(size) for size in shape)}]"
-
-
 def _spell(spec: Spec) -> str:
-    return f"{spec['dtype']} {_shape(spec['shape'])}"
+    return f"{spec['dtype']} {shape_text(spec['shape'])}"

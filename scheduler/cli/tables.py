@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.core.signature import shape_text
 from scheduler.texts import decoded, dtype_name
 
 Answer = Mapping[str, Any]
@@ -153,8 +154,7 @@ def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
 
 def spell(spec: Answer) -> str:
     """Name, dtype and shape of a tensor."""
-    shape = ", ".join("*" if size is None else str(size) for size in spec["shape"])
-    return f"{spec['name']} {spec['dtype']} [{shape}]"
+    return f"{spec['name']} {spec['dtype']} {shape_text(spec['shape'])}"
 
 
 def percent(share: float) -> str:

@@ -57,6 +57,11 @@ class TensorSpec:
     shape: tuple[int | None, ...]
 
 
+def shape_text(shape: Sequence[int | None]) -> str:
+    """A shape for people, e.g. `[*, 8, 8]`; `*` stands for a free dimension."""
+    return f"[{', '.join('*' if size is None else str(size) for size in shape)}]"
+
+
 def fits(shape: Sequence[int], wanted: Sequence[int | None]) -> bool:
     """Whether a shape matches a spec's, in which `None` allows any size."""
     return len(shape) == len(wanted) and all(

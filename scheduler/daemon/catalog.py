@@ -12,7 +12,15 @@ from typing import Any
 from scheduler.core.names import did_you_mean
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
-from scheduler.core.signature import STRING, Signature, TensorSpec, element_bytes, fits, travels_as
+from scheduler.core.signature import (
+    STRING,
+    Signature,
+    TensorSpec,
+    element_bytes,
+    fits,
+    shape_text,
+    travels_as,
+)
 from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
 from workers.link import ModelCard
 
@@ -239,13 +247,9 @@ def _item_shape(
             return shape[1:], True
         raise InvalidInput(
             f"input {spec.name!r} holds {shape[0]} items; a request is one item of shape "
-            f"{_spell(spec.shape)} (Client.map sends many, and they share batches by themselves)"
+            f"{shape_text(spec.shape)} (Client.map sends many, which share batches by themselves)"
         )
     raise InvalidInput(
-        f"input {spec.name!r} of model {card.name!r} has shape {_spell(spec.shape)}, "
-        f"not {_spell(shape)}"
+        f"input {spec.name!r} of model {card.name!r} has shape {shape_text(spec.shape)}, "
+        f"not {shape_text(shape)}"
     )
-
-
-def _spell(shape: tuple[int | None, ...]) -> str:
-    return "[" + ", ".join("*" if size is None else str(size) for size in shape) + "]"

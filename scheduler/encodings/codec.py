@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.core.signature import DTYPES
+from scheduler.core.signature import DTYPES, shape_text
 from scheduler.encodings import jpeg
 from scheduler.encodings.text import FLOAT16, JPEG, encoding_from
 from scheduler.errors import InvalidInput
@@ -189,7 +189,6 @@ def _images(
         want in (None, have) for have, want in zip(found, shape, strict=True)
     )
     if not fits:
-        wanted = ["*" if size is None else size for size in shape]
-        raise InvalidInput(f"input {name!r} has shape {wanted}, the image {list(found)}")
+        raise InvalidInput(f"input {name!r} has shape {shape_text(shape)}, the image {list(found)}")
     whole = (len(value), *found) if batch else tuple(found)
     return Restoration(name, encoding, dtype, whole, value, frame)

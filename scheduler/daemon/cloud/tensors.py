@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.core.signature import DTYPES, STRING, TensorSpec
+from scheduler.core.signature import DTYPES, STRING, TensorSpec, shape_text
 from scheduler.daemon.cloud.endpoint import (
     Fault,
     InputTensor,
@@ -112,7 +112,7 @@ def _check(spec: TensorSpec, there: RemoteTensor | None, batched: bool) -> bool:
         size == -1 or size == here for size, here in zip(sizes, spec.shape, strict=True)
     )
     if not fits:
-        here = ["*" if size is None else size for size in spec.shape]
+        here = shape_text(spec.shape)
         raise ValueError(f"{spec.name!r} has items of {list(sizes)} there and {here} here")
     return not batched or there.shape[0] == -1
 
@@ -235,7 +235,7 @@ def _rows(
         and (is_text or len(tensor.raw) == size * count)
     )
     if not fits:
-        wanted = [count] * model.has_batch + ["*" if s is None else s for s in spec.shape]
+        wanted = shape_text([count] * model.has_batch + [*spec.shape])
         raise RemoteError(
             Fault.FAILED,
             f"output {spec.name!r} came as {tensor.datatype} {list(tensor.shape)} in "
