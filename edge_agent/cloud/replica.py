@@ -124,7 +124,7 @@ class Replica:
         try:
             self._door.reload(load_access(config.token_file, config.tenants_file))
         except ConfigError as error:
-            log.error("tokens not taken over", error=str(error))
+            log.error("tokens not applied", error=str(error))
             return
         self._scheduler.reload.remote()  # a scheduler that died reads them when it restarts
 

@@ -47,7 +47,7 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         )
         parts.append(Text(f"{told}: {failed}", "red"))
     parts += [
-        Text(f"Changed, and not taken over: {change}", "yellow")
+        Text(f"Changed but not applied: {change}", "yellow")
         for change in status.get("not_taken_over", ())
     ]
     if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):

@@ -165,7 +165,7 @@ class SchedulerProcess:
                 read = reloaded(self._config, self._config_file, self._over)
                 self._wait(self._take(read))
             except Exception as error:  # whatever it is: later changes must still be read
-                log.exception("configuration not taken over", file=str(self._config_file))
+                log.exception("configuration not applied", file=str(self._config_file))
                 self._not_taken = [f"{self._config_file}: {error!r}"]
             finally:
                 self._reading_since_s = None
@@ -289,7 +289,7 @@ class SchedulerProcess:
         os._exit(1)
 
     def _take_not(self, what: str, error: ConfigError) -> None:
-        log.error(f"{what} not taken over", error=str(error))
+        log.error(f"{what} not applied", error=str(error))
         self._not_taken_secrets.append(str(error))
 
     def _not_taken_yet(self) -> list[str]:

@@ -52,7 +52,7 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
         files = files_of(new.policy.name, new.policy.options)
         policy = check_policy(new.policy, config_file)
     except ConfigError as error:
-        log.error("configuration not taken over", file=str(config_file), error=str(error))
+        log.error("configuration not applied", file=str(config_file), error=str(error))
         return Reloaded(old, [str(error)], None, {})
     taken = old.model_copy(update={"policy": new.policy})
     waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]

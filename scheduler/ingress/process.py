@@ -163,7 +163,7 @@ async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
         try:
             door.reload(load_access(config.token_file, config.tenants_file))
         except (ConfigError, OSError) as error:
-            log.error("tokens and certificates not taken over", error=str(error))
+            log.error("tokens and certificates not applied", error=str(error))
 
 
 def _agent_gone() -> None:

@@ -337,7 +337,7 @@ class TestStatus:
         out = console.file.getvalue()
         told = " ".join(out.split())
         assert "is tried again when the configuration is saved: mine.py: OSError: [/b] disk" in told
-        assert "not taken over: edge.yaml: devices wait for the next start" in out
+        assert "Changed but not applied: edge.yaml: devices wait for the next start" in out
 
     def test_a_budget_that_was_spent_before_the_box_started_is_shown(self):
         spent = {"spent": 0.0, "budgets": [{"seconds": 86_400, "limit": 5.0, "spent": 5.0}]}

@@ -366,7 +366,7 @@ def test_a_policy_swap_in_the_file_loses_no_request(lasting: RunningAgent) -> No
         lasting.write_config(policy={"name": "no-such-policy"})
         said: list[str] = []
         while not said:
-            said = [line for line in lasting.lines if "configuration not taken over" in line]
+            said = [line for line in lasting.lines if "configuration not applied" in line]
             threading.Event().wait(0.01)
         assert "no-such-policy" in json.loads(said[0])["error"]
         status = client.status()
