@@ -34,10 +34,15 @@ _SLOWEST_NS = 3_000_000_000
 stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
-"""A message of at least this size measures the bandwidth, a smaller one the round trip ..."""
+"""A message of at least this size measures the bandwidth, and so does ..."""
 
 _BULK_ROUND_TRIPS = 2
-"""... unless its bytes are expected to take more than this many round trips, as on a slow link."""
+"""... one whose bytes are expected to take more than this many round trips, as on a slow link."""
+
+SMALL_BYTES = 8_192
+"""Other messages below this size measure the round trip. Those in between measure the bandwidth
+while there are no larger ones: on a fast way less well, since much of their time is no transfer,
+but there it matters little. On a slow one they would make the round trip look long."""
 
 _TRIAL_NS = 50_000_000
 """A message sent only to measure the bandwidth may hold up others for this long ..."""
@@ -92,6 +97,12 @@ class _Window:
         self._length_ns = length_ns
         self._aged: deque[tuple[int, float]] = deque(maxlen=ROUND_TRIPS)
 
+    def __len__(self) -> int:
+        return len(self._aged)
+
+    def is_fresh(self, now_ns: int) -> bool:
+        return bool(self._aged) and self._aged[-1][0] >= now_ns - self._length_ns
+
     def add(self, sample: float, now_ns: int) -> None:
         aged = self._aged
         aged.append((now_ns, sample))
@@ -128,8 +139,9 @@ def _quantile(ordered: list[float], share: float) -> float:
 class WayMeter:
     """Measures one way.
 
-    A small message measures the round trip. A large one measures the bandwidth if the far end says
-    how long it had the message: the rest of its time, less the round trip, was spent on its bytes.
+    Probes and small messages measure the round trip. Larger messages measure the bandwidth if the
+    far end says how long it had them: the rest of their time, less the round trip, was spent on
+    their bytes.
 
     Args:
         byte_ns: Transfer time per byte, until it is measured; 0 leaves it to the scheduler's
@@ -153,6 +165,7 @@ class WayMeter:
         self._slowest = _Slowest()
         self._round_trip_ns = 0
         self._bulk = _Window(BULK_NS)
+        self._middling = _Window(BULK_NS)
         self._busy_since_ns = self._left_ns = self._busy_bytes = 0
         self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
@@ -189,15 +202,19 @@ class WayMeter:
         if way_ns is None:
             return False
         size = sent + received
-        is_bulk = self.is_bulk(size)
-        if not is_bulk:
+        if self.is_bulk(size):
+            window = self._bulk
+        elif size >= SMALL_BYTES:
+            window = self._middling
+        else:
             self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
-        elif self._round_trips:
-            self._carried_much(size, max(0, way_ns - self.round_trip_ns), sent_ns)
-        return not is_bulk
+            return True
+        if self._round_trips:
+            self._carried_much(window, size, max(0, way_ns - self.round_trip_ns), sent_ns)
+        return False
 
-    def _carried_much(self, size: int, bytes_ns: int, sent_ns: int | None) -> None:
-        """Records how long the bytes of a large message took.
+    def _carried_much(self, window: _Window, size: int, bytes_ns: int, sent_ns: int | None) -> None:
+        """Records how long the bytes of a message took.
 
         Messages in flight together share the way, one after the other or at once, so the bandwidth
         is the number of bytes that got through since the way was last idle.
@@ -217,8 +234,9 @@ class WayMeter:
         self._left_ns = max(self._left_ns, left_ns)
         self._busy_bytes += size
         busy_ns = self._left_ns - self._busy_since_ns
-        self._bulk.add(busy_ns / self._busy_bytes, now_ns)
-        self._byte_ns = self._bulk.quantile(_LOWER)
+        window.add(busy_ns / self._busy_bytes, now_ns)
+        if window is self._bulk or not (self._bulk.is_fresh(now_ns) or len(window) < _AT_LEAST):
+            self._byte_ns = window.quantile(_LOWER)
 
     def is_bulk(self, size_bytes: int) -> bool:
         """Whether a message of this size measures the bandwidth rather than the round trip."""

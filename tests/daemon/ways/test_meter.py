@@ -109,8 +109,31 @@ def test_what_is_sent_to_learn_the_bandwidth_tells_it_and_holds_up_other_message
 
 def test_the_bytes_of_a_small_message_are_taken_off_where_the_bandwidth_is_known():
     meter = WayMeter(byte_ns=800.0)
-    meter.carried(20_000, 0, 26 * MS)
+    meter.carried(5_000, 0, 14 * MS)
     assert meter.round_trip_ns == 10 * MS
+
+
+def test_messages_of_middling_size_tell_the_bandwidth_while_there_are_no_larger_ones():
+    """30 KB over 5 Mbit/s take 48 ms: less than two round trips, and no part of one."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+
+    def carried(size: int, took_ms: int) -> None:
+        clock.now_ns += 1_000 * MS
+        assert not meter.carried(size, 0, took_ms * MS, clock.now_ns - took_ms * MS)
+        assert meter.round_trip_ns == 30 * MS
+
+    meter.round_trip(30 * MS)
+    for byte_ns in (0, 0, 1_600):
+        carried(30_000, 78)
+        assert meter.byte_ns == byte_ns, "two may have waited for something else"
+    carried(100_000, 110)
+    assert meter.byte_ns == 800
+    carried(30_000, 78)
+    assert meter.byte_ns == 800
+    clock.now_ns += BULK_NS
+    carried(30_000, 78)
+    assert meter.byte_ns == 1_600
 
 
 def test_what_waited_for_something_else_is_not_taken_for_bandwidth():
