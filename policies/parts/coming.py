@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import mul
 
 from policies.parts.admission import Admission
@@ -101,10 +101,10 @@ class Alike:
         gap_ns = self._gaps_ns[longer] if longer < len(self._gaps_ns) else self.longest_ns
         return max(0, gap_ns - age_ns)
 
-    def count(self, came: list[_Each], gaps_ns: list[int]) -> None:
-        """Replaces the recent arrivals, and the gaps between them."""
-        self._gaps_ns = sorted(gaps_ns)
-        self.longest_ns = self._gaps_ns[-1]
+    def count(self, came: list[_Each], times_ns: list[int]) -> None:
+        """Replaces the recent arrivals, and their times in order."""
+        self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(times_ns)])
+        self.longest_ns = self._gaps_ns[-1] if self._gaps_ns else 0
         self.work_ns = sum([cost_ns for _, _, cost_ns in came])
         self._came = came
         self._sums = None
@@ -185,13 +185,11 @@ class Coming:
         first_ns, *_, worth, _ = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
-        gaps_ns: defaultdict[Alike, list[int]] = defaultdict(list)
-        last_ns: dict[Alike, int] = {}
+        times_ns: defaultdict[Alike, list[int]] = defaultdict(list)
         kinds = []
         least_ns = _ANY_NS
         for at_ns, slack_ns, worth, cost_ns, alike, _, kind in self._came:
-            gaps_ns[alike].append(at_ns - last_ns.get(alike, at_ns))
-            last_ns[alike] = at_ns
+            times_ns[alike].append(at_ns)
             net = worth - worth_per_ns * cost_ns
             groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
             kinds.append(kind)
@@ -203,7 +201,7 @@ class Coming:
         self.is_one = most >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each, came in groups.items():
-            each.count(came, gaps_ns[each])
+            each.count(came, times_ns[each])
         unlike_ns = max([self._admission.pace(each.kind).unlike_ns for each in groups])
         self.least_slack_ns = least_ns - unlike_ns
 

@@ -54,12 +54,14 @@ class _Late(NamedTuple):
         own_ns: How much longer the target takes for one than the fastest does.
         until_ns: How soon another target could have done one, less what the fastest takes.
         anyway: What is lost even without a batch ahead.
+        quiet_ns: How long until the next of them is expected.
     """
 
     alike: Alike
     own_ns: int
     until_ns: float
     anyway: float
+    quiet_ns: int
 
 
 class Meanwhile:
@@ -93,13 +95,13 @@ class Meanwhile:
         target_id = found[0].bid.target_id
         paces = [(each, self._admission.pace(each.kind)) for each in coming.groups]
         groups = [self._late(*each, target_id) for each in paces if target_id in each[1].target_ids]
-        since_ns, now_ns = coming.since_ns(), self._outlook.view.now_ns
+        since_ns = coming.since_ns()
         losses = []
         for candidate in found:
             lost = 0.0
-            for alike, own_ns, until_ns, anyway in groups:
+            for alike, own_ns, until_ns, anyway, quiet_ns in groups:
                 if alike.priority <= candidate.priority:
-                    end_ns = min(candidate.latency_ns + own_ns, until_ns) - alike.quiet_ns(now_ns)
+                    end_ns = min(candidate.latency_ns + own_ns, until_ns) - quiet_ns
                     if end_ns > own_ns:
                         lost += alike.lost(end_ns) - anyway
             losses.append(lost / since_ns / coming.odds(candidate.bid))
@@ -116,7 +118,7 @@ class Meanwhile:
             else:
                 done_ns = STRETCH * (starts_ns[at] - now_ns) + ahead_ns + one_ns
                 until_ns = min(until_ns, done_ns)
-        return _Late(alike, own_ns, until_ns, alike.lost(own_ns))
+        return _Late(alike, own_ns, until_ns, alike.lost(own_ns), alike.quiet_ns(now_ns))
 
 
 def may_wait(best: Candidate, worth: float, found: Sequence[Candidate]) -> bool:

@@ -15,12 +15,11 @@ def after(*gaps_ms: int, counted: int | None = None) -> tuple[Alike, int]:
     """Arrivals with these gaps, of which so many were counted, and when the last came."""
     alike = Alike(3, 10, frozenset({"cpu:0"}))
     times_ms = list(accumulate(gaps_ms, initial=0))
-    for at_ms in times_ms:
+    for number, at_ms in enumerate(times_ms):
         alike.note(RequestClass("m"), at_ms * MS)
-    counted_ms = gaps_ms[:counted]
-    alike.count([(0, 1.0, 1.0)] * len(times_ms), [0, *(gap * MS for gap in counted_ms)])
-    for gap_ms in gaps_ms[len(counted_ms) :]:
-        alike.longest_ns = max(alike.longest_ns, gap_ms * MS)
+        if number == (len(gaps_ms) if counted is None else counted):
+            known_ns = [ms * MS for ms in times_ms[: number + 1]]
+            alike.count([(0, 1.0, 1.0)] * len(known_ns), known_ns)
     return alike, times_ms[-1]
 
 
