@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from edge_agent.state_lock import is_locked
+
 _PREFIX = "laxity-run-"
 _LOCK = "lock"
 
@@ -38,19 +40,12 @@ def _is_used(folder: Path) -> bool:
     try:
         if folder.lstat().st_uid != os.geteuid():
             return True
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        return is_locked(folder / _LOCK)
     except FileNotFoundError:  # not locked yet, or from a version without locks
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
         return not pid.isdigit() or _is_alive(int(pid))
     except OSError:  # not the folder of a run
         return True
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(lock)
-    return False
 
 
 def _is_alive(pid: int) -> bool:

@@ -56,9 +56,18 @@ def locked(state_dir: Path, who: str) -> int:
 def is_held(state_dir: Path, who: str) -> bool:
     """Tell whether a process of a kind holds a state folder; False if the lock can't be read."""
     try:
-        lock = os.open(state_dir / f"{who}.lock", os.O_RDONLY | os.O_CLOEXEC)
+        return is_locked(state_dir / f"{who}.lock")
     except OSError:
         return False
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process holds the exclusive lock of a file.
+
+    Raises:
+        OSError: The file can't be opened.
+    """
+    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
