@@ -252,7 +252,7 @@ class Fleet:
                 flows[kind, 1 + kind * places + place] = -rates[kind, place]
                 room[place, 1 + kind * places + place] = 1.0
         widths = [device.spec.width for device in self.devices]
-        carried = self._carried(rates, [kind.size_bytes for kind in mix.values()])
+        carried = self._carried(rates, np.array([kind.size_bytes for kind in mix.values()]))
         gain = np.zeros(1 + kinds * places)
         gain[0] = -1.0
         solved = linprog(
@@ -264,18 +264,15 @@ class Fleet:
         # Rounded, so that arrival times don't depend on the last bits of a solver.
         return float(f"{-solved.fun:.9g}")
 
-    def _carried(self, rates: Floats, sizes_bytes: Sequence[float]) -> Floats:
+    def _carried(self, rates: Floats, sizes_bytes: Floats) -> Floats:
         """A row for each link: which share of its time each (kind, target) needs at full rate."""
         kinds, places = rates.shape
         rows: dict[int, Floats] = {}
         for place, device in enumerate(self.devices):
             byte_ns = device.link.expected()[1] if device.link is not None else 0.0
-            if not byte_ns or not any(sizes_bytes):
-                continue
-            row = rows.setdefault(id(device.link), np.zeros(1 + kinds * places))
-            for kind in range(kinds):
-                busy = rates[kind, place] * sizes_bytes[kind] * byte_ns / 1e9
-                row[1 + kind * places + place] = busy
+            if byte_ns and sizes_bytes.any():
+                row = rows.setdefault(id(device.link), np.zeros(1 + kinds * places))
+                row[1 + place :: places] = rates[:, place] * sizes_bytes * byte_ns / 1e9
         return np.array([*rows.values()]).reshape(-1, 1 + kinds * places)
 
     def true_times(self, seed: int | str) -> ServiceTimes:

@@ -21,7 +21,7 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from scheduler.config.box import Config
 from scheduler.config.cache import without_secrets
-from scheduler.doctor.findings import Check, Finding, Level, Surroundings
+from scheduler.doctor.findings import NO_START, Check, Finding, Level, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
 from scheduler.doctor.policies import check_policies
 from scheduler.doctor.serving import check_cores, check_doors, check_models
@@ -210,7 +210,7 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
 
     problems = [str(error) for error in file_problems(around.config)]
     for problem in problems:
-        yield Finding("files", "error", problem, "fix it: with this the box does not start")
+        yield Finding("files", "error", problem, f"fix it: {NO_START}")
     if not problems:
         yield Finding("files", "good", "the configured tokens and certificates can be read")
         yield from _check_shown(around.config)

@@ -12,6 +12,9 @@ from scheduler.config.box import Config
 
 Level = Literal["good", "warning", "error"]
 
+NO_START = "with this the box does not start"
+"""The end of a remedy for what keeps a box from starting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

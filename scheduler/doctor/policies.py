@@ -8,7 +8,7 @@ from importlib.metadata import Distribution
 
 from policies import POLICIES
 from scheduler.config.problems import ConfigError
-from scheduler.doctor.findings import Finding, Surroundings
+from scheduler.doctor.findings import NO_START, Finding, Surroundings
 from scheduler.policy_loading import GROUP, check_policy
 
 
@@ -19,7 +19,7 @@ def check_policies(around: Surroundings) -> Iterator[Finding]:
         check_policy(policy, None)
     except ConfigError as error:
         said = "; ".join(problem.message for problem in error.problems)
-        yield Finding("policies", "error", said, "fix it: with this the box does not start")
+        yield Finding("policies", "error", said, f"fix it: {NO_START}")
     else:
         yield Finding("policies", "good", f"{policy.name} can be loaded")
     offers: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.address import Address, spoken
-from scheduler.doctor.findings import Finding, Surroundings
+from scheduler.doctor.findings import NO_START, Finding, Surroundings
 from scheduler.doctor.machine import is_of_a_box
 
 _NAMED = 10
 """The most models to list by name; if there are more, only their number is reported."""
-
-_START = "with this the box does not start"
 
 
 def check_models(around: Surroundings) -> Iterator[Finding]:
@@ -28,7 +26,7 @@ def check_models(around: Surroundings) -> Iterator[Finding]:
     try:
         repository = load_repository(root)
     except RepositoryError as error:
-        yield Finding("models", "error", str(error), f"set models to another folder; {_START}")
+        yield Finding("models", "error", str(error), f"set models to another folder; {NO_START}")
         return
     for problem in repository.problems:
         serves = problem.model in repository.models  # without this variant
@@ -66,7 +64,7 @@ def check_cores(around: Surroundings) -> Iterator[Finding]:
                 "cores",
                 "error",
                 f"{device.id} lists cores that can't be used here: {missing}",
-                f"choose its cores from {', '.join(map(str, usable))}; {_START}",
+                f"choose its cores from {', '.join(map(str, usable))}; {NO_START}",
             )
         else:
             yield Finding("cores", "good", f"{device.id} can use its cores: {cores}")
@@ -89,11 +87,11 @@ def check_doors(around: Surroundings) -> Iterator[Finding]:
         elif runs and (holder is None or is_of_a_box(holder[1])):
             yield Finding("doors", "good", f"{url} is in use by the running box")
         elif holder is None:
-            yield Finding("doors", "error", why, f"fix this, or listen elsewhere; {_START}")
+            yield Finding("doors", "error", why, f"fix this, or listen elsewhere; {NO_START}")
         else:
             pid, command = holder
             told = f"{url} is in use by process {pid} ({command:.40})"
-            yield Finding("doors", "error", told, f"stop it, or listen elsewhere; {_START}")
+            yield Finding("doors", "error", told, f"stop it, or listen elsewhere; {NO_START}")
 
 
 def _refusal(address: Address) -> str | None:

@@ -235,7 +235,8 @@ class WayMeter:
         self._busy_bytes += size
         busy_ns = self._left_ns - self._busy_since_ns
         window.add(busy_ns / self._busy_bytes, now_ns)
-        if window is self._bulk or not (self._bulk.is_fresh(now_ns) or len(window) < _AT_LEAST):
+        stands_in = len(window) >= _AT_LEAST and not self._bulk.is_fresh(now_ns)
+        if window is self._bulk or stands_in:
             self._byte_ns = window.quantile(_LOWER)
 
     def is_bulk(self, size_bytes: int) -> bool:
