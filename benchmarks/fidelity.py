@@ -143,7 +143,7 @@ def described(fleet: Fleet) -> Iterator[dict[str, Any]]:
                     "observed_p50_ms": sorted(true)[len(true) // 2] / MS,
                     "observed_p95_ms": sorted(true)[int(0.95 * len(true))] / MS,
                     "observed": len(true),
-                    "request_us": device.truth.request_ns / 1e3,
+                    "submit_us": device.truth.submit_ns / 1e3,
                 }
 
 

@@ -43,8 +43,9 @@ CALM_PCT = 10.0
 WAIT_S = 6.0
 """How long to wait for a calm moment, in seconds."""
 
-LEARN_LOADS = (0.6, 0.9, 1.2)
-"""The loads of the workloads from which the true latencies are learned."""
+LEARN_LOADS = (0.3, 0.6, 0.9, 1.2, 1.5)
+"""The loads of the workloads from which the true latencies are learned. They are far apart, so that
+the slope of CPU time over load is more than chance."""
 
 PROBE_S = 6.0
 
@@ -125,7 +126,8 @@ class Box:
         """Observe the box while it serves, to learn the truth for simulations.
 
         The scheduler shares a core with the first device, and the load generator with the second,
-        so the CPU time that they spend on a request is taken from the device.
+        so the CPU time that they spend each time that requests are submitted is taken from the
+        device.
         """
         watched = {"cpu:0": psutil.Process(self.pid), "cpu:1": psutil.Process()}
         taken: dict[str, list[float]] = {name: [] for name in watched}
@@ -136,10 +138,10 @@ class Box:
             all_played.append(self.play(requests))
             for name, process in watched.items():
                 taken[name].append(_cpu_s(process) - before[name])
-        counts = [float(len(played.requests)) for played in all_played]
+        seen = self.observation(all_played)
+        counts = [float(seen.came(played.from_ns, played.until_ns)) for played in all_played]
         # Their CPU use without requests is already part of every batch's time.
         shared = {name: round(slope(counts, cpu_s) * 1e9) for name, cpu_s in taken.items()}
-        seen = self.observation(all_played)
         self.truths = {
             device.spec.id: seen.truth(device.spec, shared.get(device.spec.id, 0))
             for device in self.told.devices
@@ -203,7 +205,7 @@ class Box:
         own_fleet = self.fleet(
             {
                 device.spec.id: own.truth(
-                    device.spec, self.truths[device.spec.id].request_ns, begin_ns=-began_ns
+                    device.spec, self.truths[device.spec.id].submit_ns, begin_ns=-began_ns
                 )
                 for device in self.told.devices
             }

@@ -37,9 +37,10 @@ class Caller:
         read_ns = free_ns = -1
         count = 0
         for arrival in arrivals:
-            if arrival.at_ns > read_ns:
+            arrived_ns = arrival.at_ns + self.there_ns
+            if arrived_ns > read_ns:
                 free_ns = read_ns + count * self.each_ns
-                read_ns = max(free_ns, arrival.at_ns + self.there_ns)
+                read_ns = max(free_ns, arrived_ns)
                 count = 0
             count += 1
             margin_ns = min(self.margin_ns, arrival.budget_ns // 2)

@@ -118,7 +118,7 @@ class Observation:
 
     Attributes:
         seen: For each target, the batches finished there, in order.
-        came_ns: The arrival times of requests, in order.
+        came_ns: When requests were submitted, in order; once for those submitted together.
         until_ns: When the last event happened.
         sizes: For each target, as in `Truth`.
     """
@@ -145,7 +145,7 @@ class Observation:
         match step:
             case Submitted(requests):
                 self._requests.update((request.id, request) for request in requests)
-                self.came_ns += [at_ns] * len(requests)
+                self.came_ns.append(at_ns)
             case Dispatch() if step.target_id in self._watches:
                 watch = self._places[step.run_id] = self._watches[step.target_id]
                 known = [self._requests[i] for i in step.request_ids if i in self._requests]
@@ -168,33 +168,33 @@ class Observation:
                     watch.lose_all()
 
     def came(self, from_ns: int, until_ns: int) -> int:
-        """How many requests arrived within an interval."""
+        """How many times requests were submitted within an interval."""
         return bisect_right(self.came_ns, until_ns) - bisect_right(self.came_ns, from_ns)
 
-    def net_ns(self, target_id: str, request_ns: int = 0) -> dict[Rung, list[int]]:
-        """Batch times by rung, less the time that requests arriving meanwhile took.
+    def net_ns(self, target_id: str, submit_ns: int = 0) -> dict[Rung, list[int]]:
+        """Batch times by rung, less the time that submissions meanwhile took.
 
         Where a model takes items of any size, times are scaled to the profiled size.
 
         Args:
             target_id: The target.
-            request_ns: As in `Truth`.
+            submit_ns: As in `Truth`.
         """
         found: dict[Rung, list[int]] = defaultdict(list)
-        for each in self._net(target_id, request_ns):
+        for each in self._net(target_id, submit_ns):
             found[each.rung].append(each.took_ns)
         return found
 
-    def _net(self, target_id: str, request_ns: int) -> Iterator[Seen]:
+    def _net(self, target_id: str, submit_ns: int) -> Iterator[Seen]:
         for each in self.seen[target_id]:
             came = self.came(each.begun_ns, each.begun_ns + each.took_ns)
-            alone_ns = each.took_ns - came * request_ns
+            alone_ns = each.took_ns - came * submit_ns
             yield replace(each, took_ns=max(1, round(alone_ns / each.factor)))
 
     def truth(
         self,
         spec: TargetSpec,
-        request_ns: int = 0,
+        submit_ns: int = 0,
         enough: int = ENOUGH,
         begin_ns: int | None = None,
     ) -> Truth:
@@ -203,13 +203,13 @@ class Observation:
         A size seen fewer than `enough` times gets its profiled times, multiplied by the factor by
         which the seen sizes of the same model, or else of all models, differ from their profiles.
         """
-        times = _completed(spec, self.net_ns(spec.id, request_ns), enough)
-        tempo = self._tempo(spec, request_ns, enough, begin_ns)
+        times = _completed(spec, self.net_ns(spec.id, submit_ns), enough)
+        tempo = self._tempo(spec, submit_ns, enough, begin_ns)
         sizes = self.sizes[spec.id]
-        return Truth(times=times, tempo=tempo, request_ns=request_ns, sizes=sizes)
+        return Truth(times=times, tempo=tempo, submit_ns=submit_ns, sizes=sizes)
 
     def _tempo(
-        self, spec: TargetSpec, request_ns: int, enough: int, begin_ns: int | None
+        self, spec: TargetSpec, submit_ns: int, enough: int, begin_ns: int | None
     ) -> Tempo | None:
         """The device's pace over time: at each moment, the pace of the batch begun nearest to it.
 
@@ -219,7 +219,7 @@ class Observation:
         profiled_ns = {rung: fmean(samples) for rung, samples in _profiled(spec).items()}
         seen = [
             each
-            for each in sorted(self._net(spec.id, request_ns), key=attrgetter("begun_ns"))
+            for each in sorted(self._net(spec.id, submit_ns), key=attrgetter("begun_ns"))
             if each.rung in profiled_ns and each.begun_ns >= first_ns
         ]
         if len(seen) < enough:
@@ -244,7 +244,7 @@ class Observation:
         run to run.
         """
         usual_ns = {rung: median(samples) for rung, samples in truth.times.items()}
-        found = self._net(target_id, truth.request_ns)
+        found = self._net(target_id, truth.submit_ns)
         return median([each.took_ns / usual_ns[each.rung] for each in found] or [1.0])
 
 

@@ -102,8 +102,8 @@ class World(Protocol):
     def handover_ns(self, target_id: str) -> int:
         """How long an idle target takes to begin a batch that has just arrived."""
 
-    def request_ns(self, target_id: str) -> int:
-        """How much each arriving request delays what runs at a target on this box."""
+    def submit_ns(self, target_id: str) -> int:
+        """How much each submission delays what runs at a target on this box."""
 
 
 OnRun = Callable[[Dispatch, RequestClass, int, int], None]
@@ -138,7 +138,7 @@ class _Worker:
     handover_ns: int = 0
     ahead: deque[Dispatch] = field(default_factory=deque)
     busy: set[int] = field(default_factory=set)
-    request_ns: int = 0
+    submit_ns: int = 0
     owed_ns: int = 0
 
 
@@ -212,8 +212,7 @@ class Simulator:
                 raise OverflowError(f"a request {_years(at_ns)} after the start")
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
-            requests = tuple([self._request(arrival) for arrival in together])
-            yield from self._tell(Submitted(requests), at_ns)
+            yield from self._submit(together, at_ns)
         while self._next_ns() < _NEVER_NS:
             yield from self._play_next()
 
@@ -222,7 +221,7 @@ class Simulator:
         while True:
             due_ns, next_ns = clients.next_ns(), self._next_ns()
             if due_ns is not None and due_ns < next_ns:
-                endings = self._tell(Submitted((self._request(next(clients)),)), due_ns)
+                endings = self._submit((next(clients),), due_ns)
             elif next_ns < _NEVER_NS:
                 endings = self._play_next()
             else:
@@ -231,6 +230,13 @@ class Simulator:
                 clients.answered(ending.at_ns)
                 yield ending
 
+    def _submit(self, together: Iterable[Arrival], now_ns: int) -> list[Ending]:
+        """Submits requests in one event, which delays the batches that share a core with it."""
+        for worker in self._disturbed:
+            if worker.busy:
+                worker.owed_ns += worker.submit_ns
+        return self._tell(Submitted(tuple([self._request(each) for each in together])), now_ns)
+
     def _request(self, arrival: Arrival) -> Request:
         deadline_ns = arrival.at_ns + arrival.budget_ns
         if deadline_ns >= _NEVER_NS:
@@ -238,9 +244,6 @@ class Simulator:
         request_id = self._next_id
         self._next_id = request_id + 1
         self._arrivals[request_id] = arrival
-        for worker in self._disturbed:
-            if worker.busy:
-                worker.owed_ns += worker.request_ns
         return Request(
             request_id,
             arrival.kind,
@@ -318,8 +321,8 @@ class Simulator:
         if world is not None:
             worker.handover_ns = world.handover_ns(target_id)
             if not far:
-                worker.request_ns = world.request_ns(target_id)
-        self._disturbed = [each for each in self._workers.values() if each.request_ns]
+                worker.submit_ns = world.submit_ns(target_id)
+        self._disturbed = [each for each in self._workers.values() if each.submit_ns]
 
     def _tell(self, event: Event, now_ns: int, run: Dispatch | None = None) -> list[Ending]:
         """Passes an event to the scheduler, and carries out its commands."""

@@ -85,8 +85,9 @@ class Truth:
         times: By model, variant and batch size, samples of what batches really take, one of which
             is drawn for each batch. The profile is used where there is no entry.
         tempo: The pace of the device over time, where it is known; batch times are then not drawn.
-        request_ns: How much longer a running batch takes for each request that arrives at the box
-            meanwhile, where the device shares its processor with the scheduler.
+        submit_ns: How much longer a running batch takes each time that requests arrive at the box
+            meanwhile, one or several at once, where the device shares its processor with the
+            scheduler.
         handover_ns: How long the idle device takes to begin a batch that arrives.
         sizes: By model and variant, for inputs of any size: for each size step the factor on the
             time of items of the profiled size, as `scheduler.core.sizes.factor_at` expects it.
@@ -98,7 +99,7 @@ class Truth:
     drift: tuple[tuple[int, float], ...] = ()
     times: Mapping[tuple[str, str, int], Sequence[int]] = field(default_factory=dict, hash=False)
     tempo: Tempo | None = None
-    request_ns: int = 0
+    submit_ns: int = 0
     handover_ns: int = 0
     sizes: Mapping[tuple[str, str], Sequence[tuple[int, float]]] = field(
         default_factory=dict, hash=False
@@ -369,7 +370,7 @@ class Fleet:
             courses[device.spec.id] = replace(course, tempo=tempo and tempo.placed(seed))
         uneven = {target_id: course for target_id, course in courses.items() if course != Course()}
         widths = {d.spec.id: d.spec.width for d in self.devices}
-        shared = {d.spec.id: d.truth.request_ns for d in self.devices if d.truth.request_ns}
+        shared = {d.spec.id: d.truth.submit_ns for d in self.devices if d.truth.submit_ns}
         handover = {d.spec.id: d.truth.handover_ns for d in self.devices}
         return FleetWorld(links, uneven, widths, shared, handover)
 

@@ -200,7 +200,7 @@ class FleetWorld:
         links: By target id, for far targets. Targets with the identical link share it.
         courses: By target id, for targets with slow-downs, stalls or a tempo.
         widths: By target id, for targets that run several batches at once.
-        request_ns: By target id, for targets that share a processor with the scheduler.
+        submit_ns: By target id, for targets that share a processor with the scheduler.
         handover_ns: By target id, for targets that don't begin an arriving batch at once.
     """
 
@@ -209,7 +209,7 @@ class FleetWorld:
         links: Mapping[str, Link],
         courses: Mapping[str, Course],
         widths: Mapping[str, int],
-        request_ns: Mapping[str, int],
+        submit_ns: Mapping[str, int],
         handover_ns: Mapping[str, int],
     ) -> None:
         """Makes one queue for each link."""
@@ -217,7 +217,7 @@ class FleetWorld:
         self._ways = {target_id: ways[id(link)] for target_id, link in links.items()}
         self._courses = courses
         self._widths = widths
-        self._request_ns = request_ns
+        self._submit_ns = submit_ns
         self._handover_ns = handover_ns
 
     def width(self, target_id: str) -> int:
@@ -242,9 +242,9 @@ class FleetWorld:
         """As in `World`."""
         return self._handover_ns.get(target_id, 0)
 
-    def request_ns(self, target_id: str) -> int:
+    def submit_ns(self, target_id: str) -> int:
         """As in `World`."""
-        return self._request_ns.get(target_id, 0)
+        return self._submit_ns.get(target_id, 0)
 
     def ends_ns(self, target_id: str, begun_ns: int, service_ns: int) -> int:
         """As in `World`."""

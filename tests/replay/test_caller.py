@@ -26,9 +26,9 @@ def test_a_request_is_with_the_scheduler_later_and_with_less_budget():
 
 def test_what_comes_while_the_scheduler_is_busy_is_read_at_once_after_that():
     caller = Caller(there_ns=2, each_ns=3)
-    came = [0, 1, 4, 8, 20]
+    came = [0, 1, 2, 4, 8, 20]
     read = [arrival.at_ns for arrival in caller.send(Arrival(at, M, MS) for at in came)]
-    assert read == [2, 2, 8, 8, 22]
+    assert read == [2, 5, 5, 11, 11, 22]
 
 
 def test_the_way_is_what_the_box_did_not_have_the_request_for():

@@ -108,14 +108,22 @@ def test_what_items_of_each_size_took_is_told_apart():
 
 
 def test_what_requests_took_from_batches_is_told_apart():
-    observation = seen(NEAR, request_ns=MS // 4)
+    observation = seen(NEAR, submit_ns=MS // 4)
     truth = observation.truth(NEAR, MS // 4)
     untold = observation.truth(NEAR)
-    assert truth.request_ns == MS // 4
+    assert truth.submit_ns == MS // 4
     for rung, times in TRUE.items():
         # A request that comes at the very moment in which a batch begins is on either side of it.
         assert all(min(abs(t - true) for true in times) <= MS // 4 for t in truth.times[rung])
     assert max(untold.times["m", "v", 2]) > max(TRUE["m", "v", 2])
+
+
+def test_requests_submitted_together_take_time_once():
+    requests = [Request(i, M, S) for i in range(3)]
+    steps = [(2 * MS, Submitted(tuple(requests[:2]))), (3 * MS, Submitted(tuple(requests[2:])))]
+    observation = Observation(steps, [NEAR])
+    assert observation.came(0, S) == 2
+    assert observation.came(2 * MS, S) == 1
 
 
 def test_a_size_that_was_hardly_seen_takes_what_was_profiled_at_the_pace_of_the_others():

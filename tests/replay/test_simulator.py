@@ -235,7 +235,7 @@ class Slow:
     def heard_ns(self, target_id: str, ended_ns: int) -> int:
         return ended_ns + (self.way_ns or 0)
 
-    def request_ns(self, target_id: str) -> int:
+    def submit_ns(self, target_id: str) -> int:
         return 0
 
     def handover_ns(self, target_id: str) -> int:

@@ -42,9 +42,15 @@ def fleet(text: str = ONE, extra: str = "") -> Fleet:
     return parse_fleet(data, node, "fleet.yaml", Path())
 
 
-def play(made: Fleet, arrivals: list[Arrival], policy: str = "edf") -> list[Ending]:
+def play(
+    made: Fleet, arrivals: list[Arrival], policy: str = "edf", *, at_once: bool = False
+) -> list[Ending]:
     simulator = Simulator(
-        make_policy(policy), made.targets(), made.service_time(1), world=made.world()
+        make_policy(policy),
+        made.targets(),
+        made.service_time(1),
+        world=made.world(),
+        at_once=at_once,
     )
     for at_ns, event in made.events():
         simulator.at(at_ns, event)
@@ -547,11 +553,15 @@ def test_a_drift_comes_on_top_of_a_tempo():
     assert took_ns(with_truth(truth), 2) == [9 * MS, 27 * MS]
 
 
-def test_requests_take_time_from_what_runs_where_the_processor_is_shared():
+def test_submissions_take_time_from_what_runs_where_the_processor_is_shared():
+    fleet = with_truth(Truth(submit_ns=MS))
     arrivals = [Arrival(at_ms * MS, M, 500 * MS) for at_ms in (0, 4, 6)]
-    alone, second, third = play(with_truth(Truth(request_ns=MS)), arrivals)
+    alone, second, third = play(fleet, arrivals)
     assert alone.at_ns == 12 * MS
     assert (second.at_ns, third.at_ns) == (22 * MS, 32 * MS)
+
+    together = [Arrival(at_ms * MS, M, 500 * MS) for at_ms in (0, 4, 4, 4)]
+    assert play(fleet, together, at_once=True)[0].at_ns == 11 * MS
 
 
 def test_before_a_device_grows_faster_its_batches_are_as_long_as_ever() -> None:
