@@ -47,7 +47,7 @@ def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
         check_policy(config.policy, file)
     except ConfigError as error:
         yield error
-    for index, device in enumerate(() if config.devices == "auto" else config.devices):
+    for index, device in enumerate(config.listed_devices):
         try:
             check_settings(device_spec(device))
         except DeviceError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
 from edge_agent.hardware import describe, to_dict
 from edge_agent.open_files import allow_open_files
@@ -100,6 +102,9 @@ def serve(
             settings = load_config(config, over)
     except ConfigError as error:
         _complain(error)
+        with contextlib.suppress(ConfigError):  # it can't be read, as was just said
+            if config is not None and is_cloud_config(config):
+                _complain(f"{config} looks like a file for `laxity cloud up`, not for a box")
         raise typer.Exit(2) from None
     with Probing() as probing:
         raise typer.Exit(_run(settings, config, over, probing))

@@ -204,6 +204,17 @@ class ApplicationConfig(Section):
         )
 
 
+def is_cloud_config(path: Path) -> bool:
+    """Whether more keys of a file are known only to `laxity cloud` than only to a box.
+
+    Raises:
+        ConfigError: The file can't be read.
+    """
+    keys = read_yaml_file(path)[0].keys()
+    of_box, of_cloud = Config.model_fields.keys(), ApplicationConfig.model_fields.keys()
+    return len(keys & (of_cloud - of_box)) > len(keys & (of_box - of_cloud))
+
+
 def load_cloud_config(path: Path) -> ApplicationConfig:
     """Read and validate a configuration.
 

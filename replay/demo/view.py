@@ -259,8 +259,8 @@ def _verdict(figures: Figures) -> Iterator[RenderableType]:
     if found["kept"]:
         total = sum(phase["sent"] for phase in figures["phases"])
         yield Text(
-            f"All {total:,} requests ended in exactly one way, and none was answered late "
-            "unless that was asked for.",
+            f"All {total:,} requests have an outcome, and none was answered late unless that was "
+            "asked for.",
             style="green",
         )
     for sentence in found["broken"]:

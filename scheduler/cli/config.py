@@ -14,7 +14,6 @@ from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.tables import policy_text
 from scheduler.config.box import Config, DeviceConfig, config_schema, load_config
 from scheduler.config.cache import without_secrets
-from scheduler.config.problems import read_yaml_file
 from scheduler.config.types import Section, as_door
 
 if TYPE_CHECKING:
@@ -38,8 +37,10 @@ def check(
     ] = False,
 ) -> None:
     """Report every mistake in a configuration file; exit status 1 if there is one."""
+    from edge_agent.cloud.config import is_cloud_config
+
     config: Section
-    if _is_of_cloud(file):
+    if is_cloud_config(file):
         config, summary, whose = *_checked_cloud(file), ", for laxity cloud up"
     else:
         config, summary, whose = *_checked_box(file), ""
@@ -49,19 +50,6 @@ def check(
     print(f"{file} is good{whose}:")
     for key, value in summary.items():
         print(f"  {key:<8} {value}")
-
-
-def _is_of_cloud(file: Path) -> bool:
-    """Whether more keys of a file are known only to `laxity cloud` than only to a box.
-
-    Raises:
-        ConfigError: The file can't be read.
-    """
-    from edge_agent.cloud.config import ApplicationConfig
-
-    keys = read_yaml_file(file)[0].keys()
-    of_box, of_cloud = Config.model_fields.keys(), ApplicationConfig.model_fields.keys()
-    return len(keys & (of_cloud - of_box)) > len(keys & (of_box - of_cloud))
 
 
 def _checked_box(file: Path) -> tuple[Config, dict[str, str]]:
@@ -96,10 +84,6 @@ def _may_read(path: Path) -> bool:
     return os.access(path, os.R_OK)
 
 
-def _listed(config: Config) -> tuple[DeviceConfig, ...]:
-    return () if config.devices == "auto" else config.devices
-
-
 def _described(device: DeviceConfig) -> str:
     """A device's id, and its cores that this machine lacks: the file may be for another machine."""
     missing = sorted(set(device.cores) - os.sched_getaffinity(0))
@@ -118,7 +102,7 @@ def _summary(config: Config) -> dict[str, str]:
         "site": config.site,
         **{kind: ", ".join(urls) for kind, urls in doors.items() if urls},
         "models": f"{config.models}{_missing(config.models)}",
-        "devices": ", ".join(map(_described, _listed(config))) or "auto",
+        "devices": ", ".join(map(_described, config.listed_devices)) or "auto",
         "policy": policy_text({**config.policy.options, "name": config.policy.name}),
         "state": f"{config.state_dir}{_in_the_way(config.state_dir)}",
         **_beyond_the_box(config),

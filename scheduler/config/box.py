@@ -289,6 +289,11 @@ class Config(Section):
         return path
 
     @property
+    def listed_devices(self) -> tuple[DeviceConfig, ...]:
+        """The devices of a list; none if `devices` is auto."""
+        return () if self.devices == "auto" else self.devices
+
+    @property
     def journal_dir(self) -> Path:
         """The folder of the journal."""
         return self.journal.dir or self.state_dir / "journal"

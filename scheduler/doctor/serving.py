@@ -50,8 +50,7 @@ def check_cores(around: Surroundings) -> Iterator[Finding]:
     """Finds configured cores that do not exist or that this process may not use."""
     from edge_agent.processors import probe_cpu
 
-    listed = () if around.config.devices == "auto" else around.config.devices
-    named = [device for device in listed if device.cores]
+    named = [device for device in around.config.listed_devices if device.cores]
     if not named:
         yield Finding("cores", "good", "no device sets cores")
         return

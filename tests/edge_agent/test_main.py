@@ -160,6 +160,11 @@ def test_a_command_line_that_can_not_be_served_is_status_2(words, told):
     assert ended.stderr.startswith(told)
 
 
+def test_a_file_for_the_cloud_is_told_apart():
+    config = Path(__file__).parents[2] / "configs" / "cloud.yaml"
+    assert "looks like a file for `laxity cloud up`, not for a box" in refusal(config)
+
+
 def test_no_folder_is_not_the_one_where_it_was_started():
     ended = edge_agent("--models", "")
     assert ended.returncode == 2
