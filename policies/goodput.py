@@ -16,15 +16,15 @@ Rule, in seven parts:
 * Bunches (`parts.gathering`). Cameras that are triggered together send bunches of requests. If
   requests that arrive at empty queues are mostly followed by more at once, and not all were in time
   lately, they are held for up to a tenth of their batch's time.
-* Dropping. A request that no target can finish in time any more is dropped at once. * Costs. A
-target is costly if it is paid by the request or the second, or if inputs may be made smaller for
-its slow link. It gets only requests that the free targets would not finish in time, simulated ahead
-in (priority, deadline) order; a request that a free target will finish waits for it. If a request
-is refused, dropped or left late that free targets could have finished with nothing else to do,
-costs are ignored for a second. Energy never counts as a cost: a device that draws power is used
-like any other. (`cheapest` weighs energy as well.) * Other boxes. They get requests that would be
-late here, in preference to paid targets. While the load far exceeds what a box could do itself, it
-uses them like devices of its own instead.
+* Dropping. A request that no target can finish in time any more is dropped at once.
+* Costs. A target is costly if it is paid by the request or the second, or if inputs may be made
+  smaller for its slow link. It gets only requests that the free targets would not finish in time,
+  simulated ahead in (priority, deadline) order; a request that a free target will finish waits for
+  it. If a request is refused, dropped or left late that free targets could have finished with
+  nothing else to do, costs are ignored for a second. Energy never counts as a cost: a device that
+  draws power is used like any other. (`cheapest` weighs energy as well.)
+* Other boxes. They get requests that would be late here, in preference to paid targets. While the
+  load far exceeds what a box could do itself, it uses them like devices of its own instead.
 
 Wins under overload and bursts, with mixed models and with devices of different speeds. Under
 overload some admitted requests have to be dropped later: admitting only sure ones would finish
