@@ -52,7 +52,12 @@ class BareHttp:
     def __init__(self, port: int, path: str, body: bytes, *headers: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        lines = [f"POST {path} HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}", *headers]
+        lines = [
+            f"POST {path} HTTP/1.1",
+            "Host: localhost",
+            f"Content-Length: {len(body)}",
+            *headers,
+        ]
         self._request = "\r\n".join(lines).encode() + b"\r\n\r\n" + body
         self._answer = b""
 

@@ -76,7 +76,7 @@ def http(port: int) -> Iterator[Ask]:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             lines = [
                 "POST /v2/models/noop/infer HTTP/1.1",
-                "Host: bench",
+                "Host: localhost",
                 f"Content-Length: {len(body)}",
                 f"x-request-timeout-ms: {budget_ms:.3f}",
                 *headers,

@@ -95,7 +95,7 @@ def peers(port: int, count: int) -> list[socket.socket]:
 
 def slowloris(port: int, stop: threading.Event) -> None:
     """500 connections that send a header byte by byte, and reconnect when ended."""
-    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nX: ".encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nX: ".encode()
     attackers: list[socket.socket] = []
     while not stop.wait(0.5):
         fresh = peers(port, 500 - len(attackers))
@@ -131,7 +131,7 @@ def idle(port: int, stop: threading.Event) -> None:
 def large_bodies(port: int, stop: threading.Event) -> None:
     """Bodies of a gigabyte, with an announced length and in chunks, with a token."""
     auth = f"Authorization: Bearer {GREEDY}"
-    head = f"POST {PATH} HTTP/1.1\r\nHost: a\r\n{auth}\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{auth}\r\n"
     chunk = b"40000\r\n" + bytes(0x40000) + b"\r\n"
     while not stop.is_set():
         for kind in ("Content-Length: 1000000000", "Transfer-Encoding: chunked"):

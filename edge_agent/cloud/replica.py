@@ -117,7 +117,8 @@ class Replica:
             limits.body_bytes,
             no_orders="an order would reach one replica of several; change the configuration",
         )
-        return EmbeddedDoor(service, limits, load_access(config.token_file, config.tenants_file))
+        access = load_access(config.token_file, config.tenants_file)
+        return EmbeddedDoor(service, limits, access, doors.host_names)
 
     def _reload(self, config: ApplicationConfig) -> None:
         """Read the tokens again after their files have changed."""

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from scheduler.config.types import ConfigPath, Count, Positive, Seconds, Section
+from scheduler.config.types import (
+    ConfigPath,
+    Count,
+    Positive,
+    Seconds,
+    Section,
+    one_or_more,
+    written_as,
+)
+
+HostName = Annotated[
+    str, written_as(r"[\w-]+(\.[\w-]+)*\.?", "a host name without a port, like box.example")
+]
 
 
 class TlsConfig(Section):
@@ -40,6 +52,10 @@ class DoorsConfig(Section):
 
     model_deadline_ms: dict[str, Positive] = Field(default_factory=dict)
     """The same for single models, by name."""
+
+    host_names: Annotated[tuple[HostName, ...], BeforeValidator(one_or_more)] = ()
+    """Names that an HTTP door without tokens answers to, such as a reverse proxy's; localhost, IP
+    addresses and this machine's name need no mention."""
 
     shared_memory: bool = False
     """Whether clients may use shared memory of the box for inputs and outputs."""

@@ -224,6 +224,10 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ("energy: {cost_per_kwh: true}", "energy.cost_per_kwh: should be a valid number; got true"),
         ("doors: {default_deadline_ms: yes}", "should be a valid number; got true"),
         ("doors: {model_deadline_ms: {a: yes}}", "should be a valid number; got true"),
+        (
+            "doors: {host_names: [box.example, 'box:8700']}",
+            "doors.host_names[1]: 'box:8700' should be a host name without a port, like box",
+        ),
         ("cache: {timeout_ms: '5'}", "cache.timeout_ms: should be a valid number; got '5'"),
         (
             "cloud: [{name: a, url: 'http://a', cost_per_request: yes}]",

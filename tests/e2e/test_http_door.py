@@ -257,7 +257,10 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
 def test_a_client_that_goes_away_is_forgotten(http_at: str, shared_agent: RunningAgent) -> None:
     host, _, port = http_at.rpartition(":")
     body = json.dumps(request(SLOW, model="slow")).encode()
-    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: {http_at}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
     with Client(shared_agent.url) as client:
         before = client.status()["outcomes"]["cancelled"]
         due = arrived(client) + 6
@@ -283,7 +286,8 @@ def test_pipelined_requests_are_answered_in_order(http_at: str) -> None:
     for number in range(20):
         body = json.dumps(request(X, id=str(number))).encode()
         sent += (
-            f"POST /v2/models/relu/infer HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n"
+            f"POST /v2/models/relu/infer HTTP/1.1\r\nHost: {http_at}\r\n"
+            f"Content-Length: {len(body)}\r\n"
             f"{'Connection: close' if number == 19 else 'X: y'}\r\n\r\n"
         ).encode() + body
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as peer:

@@ -133,7 +133,7 @@ def http(data: bytes) -> None:
         peer = Peer(door)
         peer.send(data[1:], data[0] + 1 if data else 1)
         if b"HEAD" not in data:  # what answers it says a length and has none, and can't be split
-            assert all(status in (200, 400, 413, 429, 431) for status, _ in peer.answers)
+            assert all(status in (200, 400, 403, 413, 429, 431) for status, _ in peer.answers)
         peer.protocol.connection_lost(None)
         assert door.held.count == 0
         assert door.open_connections == 0

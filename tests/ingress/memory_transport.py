@@ -124,7 +124,7 @@ def a_door() -> Iterator[HttpDoor]:
     asyncio.set_event_loop(loop)
 
     async def make() -> HttpDoor:
-        return HttpDoor(LIMITS, Access(), echo)
+        return HttpDoor(LIMITS, Access(), echo, host_names=["a"])
 
     try:
         yield loop.run_until_complete(make())

@@ -224,6 +224,8 @@ def test_one_of_several_takes_no_orders(box: OneModel) -> None:
 
 def test_web_pages_stay_outside(box: OneModel) -> None:
     assert ask(box, "GET", "/v2", headers=(("origin", "http://a.example"),)).status == 403
+    assert ask(box, "GET", "/v2", headers=(("host", "a.example:8800"),)).status == 403
+    assert ask(box, "GET", "/v2", headers=(("host", "localhost:8800"),)).status == 200
 
 
 def test_a_header_that_comes_twice_counts_as_one(box: OneModel) -> None:

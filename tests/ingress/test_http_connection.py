@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import random
+import socket
 import zlib
 from collections.abc import Iterator
 
@@ -15,10 +16,10 @@ from hypothesis import strategies as st
 from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
 from scheduler.ingress.http.connection import Turn
-from scheduler.ingress.http.door import HttpDoor
+from scheduler.ingress.http.door import Caller, HttpDoor
 from scheduler.ingress.http.limits import LEAST_RATE
 from scheduler.ingress.oip.outcomes import TooLarge
-from scheduler.tenants import Access, Tenant, hash_of
+from scheduler.tenants import ANYONE, OWNER, Access, Tenant, hash_of
 from tests.ingress.memory_transport import Peer, a_door, echo, post, running, wait
 
 TOKEN = "lx_0123456789abcdef"
@@ -292,6 +293,50 @@ def test_web_pages_are_kept_out_where_no_token_is_asked_for(door: HttpDoor) -> N
     peer = Peer(door)
     peer.send(post(b"{}", "Origin: https://example.com"))
     assert [found for found, _ in peer.answers] == [403]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((host, 200) for host in ("localhost", "LocalHost.:8700", "box.localhost:8700", "")),
+        *((host, 200) for host in ("127.0.0.1", "127.0.0.1:8700", "127.1:8700", "10.0.0.7")),
+        *((host, 200) for host in ("[::1]:8700", "[::1]", "::1", socket.gethostname())),
+        *((host, 200) for host in ("a", "A.:8700")),  # the configured name
+        *((host, 403) for host in ("evil.example", "evil.example:8700", "localhost.evil.example")),
+        *(
+            (host, 403)
+            for host in ("127.0.0.1.evil.example", "notlocalhost", "b", "evil@localhost")
+        ),
+    ],
+)
+def test_a_name_that_a_web_page_may_have_chosen_opens_no_door(
+    door: HttpDoor, host: str, status: int
+) -> None:
+    """A page whose own name leads here sends no Origin with what it reads."""
+    for method in ("GET", "POST"):
+        peer = Peer(door)
+        peer.send(f"{method} / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        assert [found for found, _ in peer.answers] == [status]
+    assert status == 200 or b"doors.host_names" in peer.answers[0][1]
+
+
+def test_no_name_is_needed_and_with_a_token_any_is_right(door: HttpDoor) -> None:
+    peer = Peer(door)
+    peer.send(b"GET / HTTP/1.0\r\n\r\n")
+    assert [found for found, _ in peer.answers] == [200]
+    door.access = Access([Tenant(name="a", tokens=(hash_of(TOKEN),))])
+    peer = Peer(door)
+    for origin in ("", "Origin: https://example.com\r\n"):
+        head = f"GET / HTTP/1.1\r\nHost: b\r\nAuthorization: Bearer {TOKEN}\r\n{origin}\r\n"
+        peer.send(head.encode())
+    assert [found for found, _ in peer.answers] == [200, 200]
+
+
+def test_names_are_not_asked_for_where_no_web_page_can_come_in(door: HttpDoor) -> None:
+    named = {"host": "evil.example"}
+    assert door.admit(Caller(is_owner=True, certificates=()), "GET", named) is OWNER
+    encrypted = Caller(is_owner=False, certificates=(), is_tls=True)
+    assert door.admit(encrypted, "GET", named) is ANYONE
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(door: HttpDoor) -> None:

@@ -7,7 +7,7 @@ import hmac
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import structlog
@@ -16,6 +16,7 @@ from scheduler.errors import Forbidden, Unauthorized
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.held import Held
 from scheduler.ingress.http.connection import Connection, Turn
+from scheduler.ingress.http.host_names import HostNames
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.oip.callers import tenant_of
 from scheduler.ingress.seats import Seats
@@ -34,11 +35,14 @@ class Caller:
     Attributes:
         is_owner: Whether it came over a unix socket, whose permissions admitted it.
         certificates: The names in its client certificate.
+        is_tls: Whether the connection is encrypted, and so the name that the client asked for is in
+            the door's certificate.
         known: The last Authorization header, the rules it was checked by, and its tenant.
     """
 
     is_owner: bool
     certificates: tuple[str, ...]
+    is_tls: bool = False
     known: tuple[str, Access, Tenant] | None = None
 
 
@@ -50,6 +54,8 @@ class HttpDoor:
         access: The access rules.
         serve: Answers a request.
         compat: Whose status codes and messages refusals have.
+        host_names: Names under which it answers without tokens, in addition to those of
+            `HostNames`.
 
     Attributes:
         limits: The limits of the door.
@@ -68,6 +74,7 @@ class HttpDoor:
         access: Access,
         serve: Callable[[Turn], None],
         compat: str = "laxity",
+        host_names: Iterable[str] = (),
     ) -> None:
         """Open, with no connections."""
         self.compat = compat
@@ -76,6 +83,7 @@ class HttpDoor:
         self.serve = serve
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.closing = False
+        self._host_names = HostNames(host_names)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
         self._idle: OrderedDict[Connection, float] = OrderedDict()
@@ -134,6 +142,7 @@ class HttpDoor:
         return Caller(
             is_owner=peer is not None and peer.family == socket.AF_UNIX,
             certificates=certificate_names(transport.get_extra_info("peercert")),
+            is_tls=transport.get_extra_info("ssl_object") is not None,
         )
 
     # -- requests
@@ -143,15 +152,21 @@ class HttpDoor:
 
         Raises:
             Unauthorized: The caller is not a known tenant.
-            Forbidden: The request is from a web page, and no token is required: any page in a
+            Forbidden: The request may be from a web page, and no token is required: any page in a
                 browser on the box could send it.
         """
         if caller is None:
             raise Unauthorized("the connection is gone")
         if not self.access.required:
             if "origin" in headers:
-                raise Forbidden("web pages may send requests only to a door that needs a token")
-            return OWNER if caller.is_owner else tenant_of(self.access, None, caller.certificates)
+                raise Forbidden(
+                    "web pages may send requests only to a door that needs a token (token_file)"
+                )
+            if caller.is_owner:
+                return OWNER
+            if not caller.is_tls:
+                self._host_names.check(headers.get("host", ""))
+            return tenant_of(self.access, None, caller.certificates)
         said = headers.get("authorization", "")
         known = caller.known
         if known is not None and known[1] is self.access and _same(known[0], said):

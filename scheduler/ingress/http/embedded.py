@@ -26,12 +26,19 @@ class EmbeddedDoor:
         service: The settings and state that the doors share.
         limits: The limits of the door.
         access: The access rules.
+        host_names: As for `HttpDoor`.
     """
 
-    def __init__(self, service: Service, limits: HttpLimits, access: Access) -> None:
+    def __init__(
+        self,
+        service: Service,
+        limits: HttpLimits,
+        access: Access,
+        host_names: Iterable[str] = (),
+    ) -> None:
         """Open, on the running loop."""
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
-        self._door = HttpDoor(limits, access, routes.serve)
+        self._door = HttpDoor(limits, access, routes.serve, host_names=host_names)
         self._compat = service.compat
 
     def reload(self, access: Access) -> None:

@@ -41,7 +41,7 @@ class HttpServer:
         """Closed until `open`."""
         limits = http_limits(config)
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
-        self._door = HttpDoor(limits, access, routes.serve, service.compat)
+        self._door = HttpDoor(limits, access, routes.serve, service.compat, config.doors.host_names)
         self._sockets = sockets
         self._tls = config.tls
         self._context = (
