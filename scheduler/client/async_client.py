@@ -17,6 +17,7 @@ from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
 from scheduler.client.input_names import InputNames
 from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
+from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.result import Result
@@ -59,21 +60,33 @@ class AsyncClient:
     collected.
     """
 
-    def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        ca: FilePath | None = None,
+        cert: FilePath | None = None,
+        key: FilePath | None = None,
+    ) -> None:
         """Does not connect yet.
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the CA file, and
-                `LAXITY_CERT` and `LAXITY_KEY` the files of the client's own certificate, if the box
-                requires one.
+                `LAXITY_URL`, or the local box.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
+            ca: For `tls`, the file with the certificate of the CA that signed the box's; the
+                default is `LAXITY_CA`, or the CAs that the system trusts.
+            cert: For `tls`, the file of the client's own certificate, if the box requires one; the
+                default is `LAXITY_CERT` with `LAXITY_KEY`.
+            key: The file of the certificate's key, unless `cert` contains both.
 
         Raises:
             AddressError: The URL has none of these forms.
+            ValueError: `ca`, `cert` or `key` would have no effect.
         """
         self.url = url or default_url()
-        parse_address(self.url)
+        self._tls = tls_for(parse_address(self.url), ca, cert, key)
         self._token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._exchange: Exchange | None = None
@@ -112,7 +125,7 @@ class AsyncClient:
         """
         loop = asyncio.get_running_loop()
         if self._exchange is None:
-            self._exchange = Exchange(loop, self.url, self._token)
+            self._exchange = Exchange(loop, self.url, self._token, self._tls)
             weakref.finalize(self, _let_go, self._exchange).atexit = False
         if self._exchange.closed:
             raise RuntimeError("the client is closed")

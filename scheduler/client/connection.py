@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
-from scheduler.client.tls import client_context, closed_early, tls_failure
+from scheduler.client.tls import Tls
 from scheduler.errors import ProtocolError, error_from_code
 from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
 
@@ -251,29 +251,36 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(
-    address: Address, token: str | None, on_frame: OnFrame, on_lost: OnLost
+    address: Address, token: str | None, on_frame: OnFrame, on_lost: OnLost, tls: Tls | None = None
 ) -> Connection:
     """Opens a connection and completes the handshake.
+
+    Args:
+        address: The daemon's address.
+        token: The daemon's token.
+        on_frame: Called with each frame.
+        on_lost: Called when the open connection is lost.
+        tls: The files for TLS; by default those that the environment names.
 
     Raises:
         LaxityError: The daemon answered with an error instead of a welcome.
         OSError: Nothing listens there, or there was no answer.
     """
-    loop = asyncio.get_running_loop()
+    loop, tls = asyncio.get_running_loop(), tls or Tls()
     connection = Connection(on_frame, on_lost)
     try:
-        await asyncio.wait_for(_open(loop, connection, address), _HANDSHAKE_S)
+        await asyncio.wait_for(_open(loop, connection, address, tls), _HANDSHAKE_S)
         await asyncio.wait_for(connection.greet(token), _HANDSHAKE_S)
     except asyncio.TimeoutError:
         connection.abandon()
         raise TimeoutError(f"no answer within {_HANDSHAKE_S:g} s") from None
     except ssl.SSLError as error:
         connection.abandon()
-        raise tls_failure(error) from error
+        raise tls.failure(error) from error
     except (ConnectionResetError, ConnectionAbortedError, BrokenPipeError) as error:
         connection.abandon()
         if address.scheme == "tls":
-            raise closed_early() from error
+            raise tls.closed_early() from error
         raise
     except BaseException:
         connection.abandon()
@@ -294,9 +301,13 @@ async def wait_closed(connections: Collection[Connection]) -> None:
     await asyncio.sleep(0)
 
 
-async def _open(loop: asyncio.AbstractEventLoop, connection: Connection, address: Address) -> None:
+async def _open(
+    loop: asyncio.AbstractEventLoop, connection: Connection, address: Address, tls: Tls
+) -> None:
     if address.scheme == "unix":
         await loop.create_unix_connection(lambda: connection, str(address.path))
         return
-    tls = client_context() if address.scheme == "tls" else None
-    await loop.create_connection(lambda: connection, str(address.host), address.port or 0, ssl=tls)
+    context = tls.context() if address.scheme == "tls" else None
+    await loop.create_connection(
+        lambda: connection, str(address.host), address.port or 0, ssl=context
+    )

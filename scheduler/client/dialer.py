@@ -9,7 +9,7 @@ from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
 from scheduler.client.connection import Connection, connect
-from scheduler.client.tls import TlsFailure
+from scheduler.client.tls import Tls, TlsFailure
 from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
 
 _FIRST_DELAY_NS = 5_000_000
@@ -51,7 +51,7 @@ class Dialer:
         reason: Why there is no connection, for people.
     """
 
-    def __init__(self, url: str, token: str | None, caller: Caller) -> None:
+    def __init__(self, url: str, token: str | None, tls: Tls | None, caller: Caller) -> None:
         """Does nothing until `dial`.
 
         Raises:
@@ -63,6 +63,7 @@ class Dialer:
         self._is_turned_away = False
         self._address = parse_address(url)
         self._token = token
+        self._tls = tls
         self._caller = caller
         self._backoff = Backoff(_FIRST_DELAY_NS, _LONGEST_DELAY_NS)
         self._waits = False
@@ -96,7 +97,7 @@ class Dialer:
                 await self._wait()
                 try:
                     connection = await connect(
-                        self._address, self._token, caller.on_frame, caller.on_lost
+                        self._address, self._token, caller.on_frame, caller.on_lost, self._tls
                     )
                 except (Unauthorized, ProtocolError) as error:
                     caller.on_refused(error)

@@ -22,6 +22,7 @@ from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
 from scheduler.client.large_calls import LARGE_BYTES, LargeCalls
 from scheduler.client.late_endings import add_way, expired, too_late
+from scheduler.client.tls import Tls
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import (
     DeadlineInfeasible,
@@ -59,6 +60,7 @@ class Exchange:
         loop: asyncio.AbstractEventLoop,
         url: str,
         token: str | None,
+        tls: Tls | None = None,
         large_bytes: float = LARGE_BYTES,
     ) -> None:
         """Connects on the first call or on `connect`.
@@ -68,7 +70,7 @@ class Exchange:
         """
         self.url = url
         self.loop = loop
-        self._dialer = Dialer(url, token, self)
+        self._dialer = Dialer(url, token, tls, self)
         self._calls: dict[int, Call] = {}
         self._deadlines = Deadlines(loop, self._calls, self._on_due)
         self._connection: Connection | None = None
@@ -77,7 +79,7 @@ class Exchange:
         self._refused: LaxityError | None = None
         self._ask_again_ns = 0
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
-        self._large = LargeCalls(lambda: Exchange(loop, url, token, math.inf), large_bytes)
+        self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
         self.closed = False
         self.losses = 0
         self._handlers: dict[str, Handler] = {

@@ -10,6 +10,7 @@ from typing import Any
 import uvloop
 
 from scheduler.client.exchange import Exchange
+from scheduler.client.tls import Tls
 
 
 class ExchangeThread:
@@ -19,6 +20,7 @@ class ExchangeThread:
         owner: The client; the thread ends when it is garbage collected, and at interpreter exit.
         url: The daemon's URL.
         token: The daemon's token.
+        tls: The files for TLS.
 
     Attributes:
         exchange: The exchange that runs there.
@@ -28,10 +30,10 @@ class ExchangeThread:
         AddressError: The URL is not a valid address of a daemon.
     """
 
-    def __init__(self, owner: object, url: str, token: str | None) -> None:
+    def __init__(self, owner: object, url: str, token: str | None, tls: Tls) -> None:
         """Starts the thread, unconnected."""
         self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self.exchange = Exchange(self._loop, url, token)
+        self.exchange = Exchange(self._loop, url, token, tls)
         self.thread = threading.Thread(
             target=_run, args=(self._loop, self.exchange), name="laxity-client", daemon=True
         )

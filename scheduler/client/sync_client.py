@@ -18,6 +18,7 @@ from scheduler.client.frames import check_map, results
 from scheduler.client.input_names import InputNames
 from scheduler.client.request_future import RequestFuture, check_may_wait
 from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.result import Result
@@ -44,30 +45,38 @@ class Client:
         url: str | None = None,
         *,
         token: str | None = None,
+        ca: FilePath | None = None,
+        cert: FilePath | None = None,
+        key: FilePath | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         """Connects.
 
         Args:
             url: `unix:///path`, `tcp://host:port` or `tls://host:port`; the default is
-                `LAXITY_URL`, or the local box. For `tls`, `LAXITY_CA` names the CA file, and
-                `LAXITY_CERT` and `LAXITY_KEY` the files of the client's own certificate, if the box
-                requires one.
+                `LAXITY_URL`, or the local box.
             token: The daemon's token; the default is `LAXITY_TOKEN`.
+            ca: For `tls`, the file with the certificate of the CA that signed the box's; the
+                default is `LAXITY_CA`, or the CAs that the system trusts.
+            cert: For `tls`, the file of the client's own certificate, if the box requires one; the
+                default is `LAXITY_CERT` with `LAXITY_KEY`.
+            key: The file of the certificate's key, unless `cert` contains both.
             connect_timeout_s: How long to keep trying.
 
         Raises:
             AddressError: The URL has none of these forms.
+            ValueError: `ca`, `cert` or `key` would have no effect.
             Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
             ProtocolError: The server speaks another version, or is no laxity daemon.
         """
         self.url = url or default_url()
-        parse_address(self.url)  # Before there is an event loop to close.
+        # Before there is an event loop to close.
+        tls = tls_for(parse_address(self.url), ca, cert, key)
         token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._input_names = InputNames()
-        self._running = ExchangeThread(self, self.url, token)
+        self._running = ExchangeThread(self, self.url, token, tls)
         self._exchange, self._thread = self._running.exchange, self._running.thread
         try:
             self._running.connect(connect_timeout_s)

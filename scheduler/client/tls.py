@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import ssl
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from scheduler.address import Address
 
 _ANOTHER_NAME = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -15,73 +19,138 @@ _ABOUT_OURS = ("CERT", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 """Words in the alerts of a server that requires a client certificate, or rejects the one shown."""
 
 
+FilePath = str | os.PathLike[str]
+
+
 class TlsFailure(ConnectionError):
     """TLS with a box failed; the message says why, and how to fix it."""
 
 
-def client_context() -> ssl.SSLContext:
-    """The TLS context from the environment: the CA to trust, and the certificate to show.
+class _Named(NamedTuple):
+    """A file, and how the user named it."""
+
+    path: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The CA to trust and the certificate to show on `tls` addresses, as files in PEM.
+
+    What is None is taken from `LAXITY_CA`, `LAXITY_CERT` and `LAXITY_KEY`, if these are set.
+    Variables and files are read for each connection, so renewed certificates need no new client.
+
+    Attributes:
+        ca: The certificates of the CAs to trust; by default those that the system trusts.
+        cert: The client's own certificate.
+        key: Its key, unless the same file has both.
+    """
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """The context for a connection.
+
+        Raises:
+            TlsFailure: A file can't be used.
+        """
+        ca, certificate, key = self._ca(), self._certificate(), self._key()
+        try:
+            context = ssl.create_default_context(cafile=ca.path if ca else None)
+        except OSError as error:
+            raise TlsFailure(
+                f"{ca.said if ca else 'the CAs of this system'} can't be used: {_why(error)}"
+            ) from error
+        if certificate:
+            try:
+                context.load_cert_chain(certificate.path, key.path if key else None)
+            except OSError as error:
+                named = certificate.said + (f" with {key.said}" if key else "")
+                raise TlsFailure(f"{named} can't be used: {_why(error)}") from error
+        return context
+
+    def failure(self, error: ssl.SSLError) -> TlsFailure:
+        """The error for a failed handshake, with its remedy."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why, remedy = error.verify_message.rstrip("."), self._remedy(error.verify_code)
+            return TlsFailure(f"its certificate is not accepted: {why}; {remedy}")
+        reason = error.reason or ""
+        if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
+            told = "rejects the" if self._certificate() else "requires a"
+            wanted = self._certificate_wanted()
+            return TlsFailure(f"it {told} client certificate ({reason}): {wanted}")
+        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+            return TlsFailure("the server there does not speak TLS: is it a tcp:// address?")
+        return TlsFailure(f"the TLS handshake failed: {_why(error)}")
+
+    def closed_early(self) -> TlsFailure:
+        """The error for a connection that the server closed before its welcome.
+
+        A door closes the connection of a client without the required certificate, and the alert
+        with the reason is usually lost.
+        """
+        told = "it closed the connection before its welcome; if it requires a client certificate"
+        return TlsFailure(f"{told}, {self._certificate_wanted()}")
+
+    def _ca(self) -> _Named | None:
+        return _named("ca", self.ca) or _from_environment("LAXITY_CA")
+
+    def _certificate(self) -> _Named | None:
+        return _named("cert", self.cert) or _from_environment("LAXITY_CERT")
+
+    def _key(self) -> _Named | None:
+        # Never the environment's for a certificate that is not.
+        return _named("key", self.key) if self.cert else _from_environment("LAXITY_KEY")
+
+    def _remedy(self, code: int) -> str:
+        if code in _ANOTHER_NAME:
+            return "use a name or address that is in its certificate, or have this one added to it"
+        if code in _ANOTHER_TIME:
+            return "renew the box's certificate (tls.cert), or correct the clock that is wrong"
+        if ca := self._ca():
+            return f"{ca.said} must contain the certificate of the CA that signed it"
+        return (
+            "set LAXITY_CA to the file with the certificate of the CA that signed it, or pass ca= "
+            "in Python"
+        )
+
+    def _certificate_wanted(self) -> str:
+        if certificate := self._certificate():
+            return f"{certificate.said} must be signed by a CA in its tls.client_ca"
+        return (
+            "set LAXITY_CERT to the file of a certificate signed by a CA in its tls.client_ca, and "
+            "LAXITY_KEY to the file of its key, or pass cert= and key= in Python"
+        )
+
+
+def tls_for(
+    address: Address, ca: FilePath | None, cert: FilePath | None, key: FilePath | None
+) -> Tls:
+    """The files that a caller names for a connection to an address.
 
     Raises:
-        TlsFailure: A file that the environment names can't be used.
+        ValueError: They would have no effect.
     """
-    ca, certificate, key = map(os.environ.get, ("LAXITY_CA", "LAXITY_CERT", "LAXITY_KEY"))
-    try:
-        context = ssl.create_default_context(cafile=ca or None)
-    except OSError as error:
-        raise TlsFailure(f"LAXITY_CA={ca} can't be used: {_said(error)}") from error
-    if certificate:
-        try:
-            context.load_cert_chain(certificate, key or None)
-        except OSError as error:
-            named = f"LAXITY_CERT={certificate}" + (f" with LAXITY_KEY={key}" if key else "")
-            raise TlsFailure(f"{named} can't be used: {_said(error)}") from error
-    return context
+    named = {"ca": ca, "cert": cert, "key": key}
+    files = {name: os.fspath(path) for name, path in named.items() if path}
+    if files and address.scheme == "tcp":
+        raise ValueError(
+            f"{next(iter(files))}= is for tls://HOST:PORT; what {address} carries is not encrypted"
+        )
+    if "key" in files and "cert" not in files:
+        raise ValueError("key= is the key of a certificate, which cert= should name")
+    return Tls(**files)
 
 
-def tls_failure(error: ssl.SSLError) -> TlsFailure:
-    """The error for a failed handshake, with its remedy."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        why = error.verify_message.rstrip(".")
-        return TlsFailure(f"its certificate is not accepted: {why}; {_remedy(error.verify_code)}")
-    reason = error.reason or ""
-    if "ALERT" in reason and any(word in reason for word in _ABOUT_OURS):
-        shown = os.environ.get("LAXITY_CERT")
-        told = "rejects the" if shown else "requires a"
-        return TlsFailure(f"it {told} client certificate ({reason}): {_certificate_wanted()}")
-    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        return TlsFailure("the server there does not speak TLS: is it a tcp:// address?")
-    return TlsFailure(f"the TLS handshake failed: {_said(error)}")
+def _named(argument: str, path: str | None) -> _Named | None:
+    return _Named(path, f"{argument}={path}") if path else None
 
 
-def closed_early() -> TlsFailure:
-    """The error for a TLS connection that the server closed before its welcome.
-
-    A door closes the connection of a client without the required certificate, and the alert with
-    the reason is usually lost.
-    """
-    told = "it closed the connection before its welcome; if it requires a client certificate"
-    return TlsFailure(f"{told}, {_certificate_wanted()}")
+def _from_environment(variable: str) -> _Named | None:
+    return _named(variable, os.environ.get(variable))
 
 
-def _remedy(code: int) -> str:
-    if code in _ANOTHER_NAME:
-        return "use a name or address that is in its certificate, or have this one added to it"
-    if code in _ANOTHER_TIME:
-        return "renew the box's certificate (tls.cert), or correct the clock that is wrong"
-    if ca := os.environ.get("LAXITY_CA"):
-        return f"LAXITY_CA={ca} must contain the certificate of the CA that signed it"
-    return "set LAXITY_CA to the file with the certificate of the CA that signed it"
-
-
-def _certificate_wanted() -> str:
-    if certificate := os.environ.get("LAXITY_CERT"):
-        return f"LAXITY_CERT={certificate} must be signed by a CA in its tls.client_ca"
-    return (
-        "set LAXITY_CERT to the file of a certificate signed by a CA in its tls.client_ca, and "
-        "LAXITY_KEY to the file of its key"
-    )
-
-
-def _said(error: OSError) -> str:
+def _why(error: OSError) -> str:
     return error.strerror or str(error)

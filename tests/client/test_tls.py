@@ -14,14 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trustme
 import uvloop
 
-from scheduler import Client, Unavailable
+from scheduler import AsyncClient, Client, Unavailable
 from scheduler.address import parse_address
 from scheduler.client.connection import connect
+from scheduler.client.large_calls import LARGE_BYTES
 from scheduler.client.tls import TlsFailure
+from tests.client.test_large_calls import welcome_large
 from tests.fake_box import FakeBox, Peer
 
 VARIABLES = ("LAXITY_CA", "LAXITY_CERT", "LAXITY_KEY")
@@ -199,3 +202,67 @@ def test_the_client_says_it_and_connects_once_it_is_mended(serve, files, monkeyp
     monkeypatch.setenv("LAXITY_CA", str(files / "ours.pem"))
     monkeypatch.setenv("LAXITY_CERT", str(files / "ours-client.pem"))
     Client(url).close()
+
+
+@pytest.mark.parametrize(
+    ("cert", "named", "said"),
+    [
+        ("ours-box.pem", {"ca": "none.pem"}, ": ca=.*/none.pem can't be used: No such file"),
+        ("ours-box.pem", {"ca": "another.pem"}, "; ca=.*/another.pem must contain the certificate"),
+        (
+            "ours-box.pem",
+            {"ca": "ours.pem", "cert": "junk.pem", "key": "ours-client.pem"},
+            ": cert=.*/junk.pem with key=.*/ours-client.pem can't be used: ",
+        ),
+        (
+            "ours-box.pem",
+            {"ca": "ours.pem", "cert": "another-client.pem"},
+            ", cert=.*/another-client.pem must be signed by a CA in its tls.client_ca$",
+        ),
+        ("another-box.pem", {}, "; LAXITY_CA=.*/ours.pem must contain the certificate"),
+    ],
+)
+@leaks_in_python_3_10
+def test_an_argument_stands_in_place_of_its_variable(
+    serve, files, monkeypatch, cert, named, said
+) -> None:
+    """The error names whichever was used."""
+    url = serve(cert, asks=True)
+    for variable, file in zip(VARIABLES, ("ours", "ours-client", "ours-client"), strict=True):
+        monkeypatch.setenv(variable, str(files / f"{file}.pem"))
+    paths = {argument: files / file for argument, file in named.items()}
+    with pytest.raises(Unavailable, match=said):
+        Client(url, connect_timeout_s=0.02, **paths)
+
+    async def connect_once() -> None:
+        await AsyncClient(url, **paths).connect(0.02)
+
+    with pytest.raises(Unavailable, match=said):
+        asyncio.run(connect_once())
+
+
+def test_a_client_needs_no_variables(serve, box, files, monkeypatch) -> None:
+    """And one of a certificate's key is not taken for that of another certificate."""
+    monkeypatch.setenv("LAXITY_CERT", str(files / "none.pem"))
+    monkeypatch.setenv("LAXITY_KEY", str(files / "another-client.pem"))
+    own = {"ca": files / "ours.pem", "cert": str(files / "ours-client.pem")}
+    box.on_hello = welcome_large
+    url = serve("ours-box.pem", asks=True)
+    with Client(url, **own) as client:
+        large = np.zeros(LARGE_BYTES + 1, np.uint8)  # goes over a connection of its own
+        assert np.array_equal(client.infer("m", {"x": large}, deadline_s=60)["x"], large)
+
+    async def ask() -> None:
+        async with AsyncClient(url, **own, key=files / "ours-client.pem") as client:
+            await client.infer("m", {"x": np.zeros(1)}, deadline_s=60)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_would_have_no_effect_is_refused(box, kind) -> None:
+    with pytest.raises(ValueError, match=r"^ca= is for tls://HOST:PORT; what tcp://h:1 carries"):
+        kind("tcp://h:1", ca="ca.pem")
+    with pytest.raises(ValueError, match=r"^key= is the key of a certificate, which cert= should"):
+        kind("tls://h:1", ca="ca.pem", key="key.pem")
+    assert kind(box.url, ca="ca.pem").url == box.url  # nothing leaves the machine
