@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -10,8 +12,11 @@ from rich.cells import cell_len
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-from scheduler.cli.streams import tell
+from scheduler.cli.streams import WrongUsage, tell
 from scheduler.errors import LaxityError
+
+_UsageError: Any = typer.BadParameter.__base__
+"""Click's; Typer has a copy of its own in newer versions, and exports it in none."""
 
 _WIDTH = 76
 """Width of an 80-column terminal, less the margins of an epilog."""
@@ -74,7 +79,32 @@ class _Paragraphs:
         super().format_help(ctx, formatter)  # type: ignore[misc]
 
 
-class _Command(_Flags, _Paragraphs, TyperCommand):
+class _Errors:
+    """Reports errors as JSON where the command line says `--json`."""
+
+    def make_context(self, info_name: Any, args: list[str], *more: Any, **extra: Any) -> Any:
+        """As in click, which parses the arguments here."""
+        with _told(self._wants_json(args)):
+            return super().make_context(info_name, args, *more, **extra)  # type: ignore[misc]
+
+    def _wants_json(self, args: Iterable[str]) -> bool:
+        own: Any = self
+        names_file = any("--json" in each.opts and not each.is_flag for each in own.params)
+        return "--json" in args and not names_file
+
+
+@contextmanager
+def _told(as_json: bool) -> Iterator[None]:
+    try:
+        yield
+    except (LaxityError, _UsageError) as error:
+        if not as_json:
+            raise
+        known = error if isinstance(error, LaxityError) else WrongUsage(error.format_message())
+        raise typer.Exit(tell(known, as_json=True)) from None
+
+
+class _Command(_Errors, _Flags, _Paragraphs, TyperCommand):
     """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -88,17 +118,18 @@ class _Command(_Flags, _Paragraphs, TyperCommand):
         return left
 
     def invoke(self, ctx: Any) -> Any:
-        """As in click, but with `--json` an error is reported as JSON."""
-        try:
+        """As in click."""
+        with _told(bool(ctx.params.get("as_json"))):
             return super().invoke(ctx)
-        except LaxityError as error:
-            if not ctx.params.get("as_json"):
-                raise
-            raise typer.Exit(tell(error, as_json=True)) from None
 
 
-class _Group(_Flags, _Paragraphs, TyperGroup):
+class _Group(_Errors, _Flags, _Paragraphs, TyperGroup):
     """A group of commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in click."""
+        with _told(self._wants_json(args)):
+            return super().resolve_command(ctx, args)
 
 
 class TwoWordCommands(_Group):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.cli.streams import WrongUsage
 from scheduler.core.signature import STRING, fits, shape_text
-from scheduler.errors import LaxityError
 from scheduler.texts import as_text
 
 if TYPE_CHECKING:
@@ -32,10 +32,8 @@ Spec = Mapping[str, Any]
 """Name, dtype and item shape of an input, as `Client.models` returns them."""
 
 
-class InputProblem(LaxityError):
+class InputProblem(WrongUsage):
     """The command line can't be carried out, for example because an input can't be made."""
-
-    code = "usage"
 
 
 @dataclass(frozen=True, slots=True)

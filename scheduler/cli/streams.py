@@ -10,13 +10,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from scheduler.address import AddressError
 from scheduler.errors import LaxityError
-
-_WRONG_WORDS = frozenset({"usage", "invalid_address"})
-"""The codes of errors in the command line."""
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """Errors of a full or failing disk, when output is redirected to a file on it."""
+
+
+class WrongUsage(LaxityError):
+    """The command line is wrong."""
+
+    code = "usage"
+
+
+_WRONG_WORDS = frozenset({WrongUsage.code, AddressError.code})
+"""The codes of errors in the command line."""
 
 
 def open_streams() -> None:

@@ -282,6 +282,15 @@ class TestWithoutABox:
             ("status --json --interval 3", 2, "usage"),
             ("config check none.yaml --json", 1, "invalid_config"),
             ("pull digits --from https://h --models none --json", 2, "usage"),
+            ("status --wacht --json", 2, "usage"),
+            ("infer --json", 2, "usage"),
+            ("infer digits --json --top many", 2, "usage"),
+            ("infer digits --json --input", 2, "usage"),
+            ("models --json --url=", 2, "usage"),
+            ("modles --json", 2, "usage"),
+            ("task lst --json", 2, "usage"),
+            ("task --all list --json", 2, "usage"),
+            ("--json status", 2, "usage"),
         ],
     )
     def test_a_program_is_told_in_json(self, laxity, tmp_path, monkeypatch, words, status, code):
@@ -291,6 +300,14 @@ class TestWithoutABox:
         assert (ended, out, err.count("\n")) == (status, "", 1)
         told = json.loads(err)
         assert (told["code"], bool(told["error"])) == (code, True)
+
+    @pytest.mark.parametrize("words", ["status --wacht", "demo --json /", "replay --json /x --no"])
+    def test_a_person_is_told_in_words(self, laxity, words):
+        """Also where `--json` is the place of a file."""
+        status, out, err = laxity(*words.split())
+        assert (status, out) == (2, "")
+        assert "laxity" in err
+        assert not err.startswith("{")
 
     def test_what_belongs_to_an_error_is_told_in_json(self, box, laxity, monkeypatch, tmp_path):
         box.on_task = lambda peer, header: peer.refuse(header, "overloaded", "full", limit="waits")
