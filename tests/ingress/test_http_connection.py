@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import random
 import socket
+import tracemalloc
 import zlib
 from collections.abc import Iterator
 
@@ -46,6 +47,22 @@ def test_chunked_bodies_are_taken(door: HttpDoor) -> None:
     head = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     peer.send(head + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + post(b"x"), 7)
     assert peer.answers == [(200, b"abcde"), (200, b"x")]
+
+
+def test_a_body_in_tiny_chunks_takes_the_memory_that_is_counted(door: HttpDoor) -> None:
+    peer = Peer(door)
+    head = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent = head + b"2\r\nab\r\n" * 10_000
+    tracemalloc.start()
+    try:
+        peer.send(sent)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert door.held.count == 20_000
+    assert taken < 2 * door.held.count
+    peer.send(b"0\r\n\r\n")
+    assert peer.answers == [(200, b"ab" * 10_000)]
 
 
 def test_answers_go_in_order_and_too_many_questions_wait(door: HttpDoor) -> None:

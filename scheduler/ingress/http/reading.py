@@ -56,7 +56,7 @@ class Incoming:
         self._method = "GET"
         self._keep_alive = True
         self._error: LaxityError | None = None
-        self._chunks: list[bytes] = []
+        self._parts = bytearray()  # a list of tiny chunks would take many times what is counted
         self._held = 0
         self._body: memoryview | None = None
         self._count = 0
@@ -126,7 +126,7 @@ class Incoming:
         if self._body is not None:
             self._body[self._count : self._count + len(chunk)] = chunk
         else:
-            self._chunks.append(chunk)
+            self._parts += chunk
         self._count += len(chunk)
 
     def on_message_complete(self) -> None:
@@ -149,7 +149,7 @@ class Incoming:
         """The request as far as it is known."""
         body = self._body
         if body is None:
-            body = memoryview(b"".join(self._chunks)) if self._chunks else _EMPTY
+            body = memoryview(self._parts) if self._parts else _EMPTY
         if self._error is not None or self.refusal is not None:
             body = _EMPTY
         method = "GET" if self._method == "HEAD" else self._method
