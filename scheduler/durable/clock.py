@@ -1,9 +1,10 @@
-"""The two clocks of a durable task: the wall clock on disk, a monotonic clock in memory.
+"""The clock of durable tasks: it continues where it was after a restart, and nobody can set it.
 
-A deadline of days has to outlive the process and the boot, so on disk it is a wall clock time. That
-clock can be set, by hand or by NTP. While the box runs, deadlines therefore count on
-CLOCK_BOOTTIME, which nobody can set and which keeps counting while the box sleeps. When the wall
-clock turns out to have been set, the times on disk are shifted by the same amount.
+A deadline of days has to outlive the process and the boot, which only the wall clock does, but that
+clock can be set, by hand or by NTP. So the times on disk are those of a task clock. While the box
+runs, it advances with CLOCK_BOOTTIME, which nobody can set and which keeps counting while the box
+sleeps. At a start it is the wall clock less a shift, which is on disk too. When the wall clock
+turns out to have been set, only the shift changes.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ def boot_ns() -> int:
 
 
 class TaskClock:
-    """Converts between the two clocks of tasks.
+    """Converts between times on disk (`_ms`) and times in memory (`_ns`, of `boot_ns`).
 
     Args:
         wall_ns: The wall clock.
         boot_ns: The monotonic clock.
+
+    Attributes:
+        shift_ms: The wall clock less the task clock, as it is on disk.
     """
 
     def __init__(
@@ -35,43 +39,41 @@ class TaskClock:
         wall_ns: Callable[[], int] = time.time_ns,
         boot_ns: Callable[[], int] = boot_ns,
     ) -> None:
-        """Assumes that the wall clock is right."""
+        """Starts as the clock of a new store."""
         self._wall_ns = wall_ns
         self.boot_ns = boot_ns
-        self._offset_ms = wall_ns() // _MS - boot_ns() // _MS
+        self.start(0, 0)
 
-    def not_before(self, seen_ms: int) -> None:
-        """Moves the task clock forward to the latest time in the store, if it is behind.
+    def start(self, shift_ms: int, seen_ms: int) -> None:
+        """Continues the clock of a store.
 
-        A wall clock behind that time was set back while the process was down, as on a box without
-        a clock battery. The task clock then starts from that time, until `step_ms` finds the wall
-        clock corrected.
+        Args:
+            shift_ms: The shift on disk.
+            seen_ms: The latest time on disk. A wall clock behind it was set back while the process
+                was down, as on a box without a clock battery. The task clock then starts from that
+                time.
         """
-        self._offset_ms += max(0, seen_ms - self.wall_ms())
+        self.shift_ms = shift_ms
+        now_ms = max(self._wall_ns() // _MS - shift_ms, seen_ms)
+        self._offset_ms = now_ms - self.boot_ns() // _MS
 
-    def wall_ms(self) -> int:
+    def now_ms(self) -> int:
         """The current time, as written to disk."""
-        return self.boot_ns() // _MS + self._offset_ms
+        return self.to_ms(self.boot_ns())
 
-    def to_wall_ms(self, boot_ns: int) -> int:
+    def to_ms(self, boot_ns: int) -> int:
         """Converts a time in memory to the form on disk."""
         return boot_ns // _MS + self._offset_ms
 
-    def to_boot_ns(self, wall_ms: int) -> int:
+    def to_boot_ns(self, ms: int) -> int:
         """Converts a time on disk to the form in memory."""
-        return (wall_ms - self._offset_ms) * _MS
+        return (ms - self._offset_ms) * _MS
+
+    def to_unix_ms(self, ms: int) -> int:
+        """Converts a time on disk to the wall clock's."""
+        return ms + self.shift_ms
 
     def step_ms(self) -> int:
-        """How far the wall clock was set since the last call; 0 if it only drifted.
-
-        The caller must shift the times on disk by as much. From now on `wall_ms` follows the clock.
-        """
-        step_ms = self._wall_ns() // _MS - self.wall_ms()
-        if abs(step_ms) < STEP_MS:
-            return 0
-        self._offset_ms += step_ms
-        return step_ms
-
-    def take_back(self, step_ms: int) -> None:
-        """Undoes a step that could not be applied to the disk; `step_ms` will find it again."""
-        self._offset_ms -= step_ms
+        """How far the wall clock was set since the shift was written; 0 if it only drifted."""
+        step_ms = self._wall_ns() // _MS - self.now_ms() - self.shift_ms
+        return step_ms if abs(step_ms) >= STEP_MS else 0

@@ -21,7 +21,7 @@ from scheduler.durable.rows import COLUMNS, kept_from, specs_from
 from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
 FILE = "tasks.db"
-VERSION = 1
+VERSION = 2
 PURGED_AT_ONCE = 500
 """The most expired tasks removed in one transaction, so that no transaction takes long."""
 
@@ -37,8 +37,8 @@ CREATE TABLE tasks (
 CREATE INDEX by_end ON tasks (ended_ms) WHERE ended_ms IS NOT NULL;
 CREATE TABLE inputs (seq INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE outputs (seq INTEGER PRIMARY KEY, header BLOB NOT NULL, body BLOB NOT NULL);
-CREATE TABLE clock (seen_ms INTEGER NOT NULL);
-INSERT INTO clock VALUES (0);
+CREATE TABLE clock (shift_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL);
+INSERT INTO clock VALUES (0, 0);
 """
 Op = Callable[["Database"], Any]
 """An operation within a transaction. If it raises a `LaxityError`, it has changed nothing."""
@@ -245,24 +245,9 @@ class Database:
             self._account(tenant, -1, -size)
         return len(rows)
 
-    def move_clock(self, step_ms: int, set_ms: int) -> None:
-        """Shifts the times on disk after the wall clock was set.
-
-        Args:
-            step_ms: How far the clock was set.
-            set_ms: When the change was noticed, by the old clock. Later times on disk are by the
-                new clock already.
-        """
-        times = {"step": step_ms, "set": set_ms}
-        self._sql.execute(
-            "UPDATE tasks SET submitted_ms = submitted_ms + :step, "
-            "deadline_ms = deadline_ms + :step WHERE submitted_ms <= :set",
-            times,
-        )
-        self._sql.execute(
-            "UPDATE tasks SET ended_ms = ended_ms + :step WHERE ended_ms <= :set", times
-        )
-        self._sql.execute("UPDATE clock SET seen_ms = seen_ms + ?", (step_ms,))
+    def shift_clock(self, shift_ms: int) -> None:
+        """Stores how far the wall clock is ahead of the task clock."""
+        self._sql.execute("UPDATE clock SET shift_ms = ?", (shift_ms,))
 
     def note_time(self, now_ms: int) -> None:
         """Stores the time, in case the next start finds that the clock was set back."""
@@ -346,13 +331,13 @@ class Database:
         tasks, size = map(sum, zip((0, 0), *self._use.values(), strict=True))
         return tasks, size
 
-    def seen_ms(self) -> int:
-        """The latest wall clock time on disk."""
-        (seen,) = self._sql.execute(
-            "SELECT max((SELECT seen_ms FROM clock), coalesce(max(submitted_ms), 0), "
-            "coalesce(max(ended_ms), 0)) FROM tasks"
+    def clock(self) -> tuple[int, int]:
+        """How far the wall clock is ahead of the task clock, and the latest time on disk."""
+        shift_ms, seen_ms = self._sql.execute(
+            "SELECT (SELECT shift_ms FROM clock), max((SELECT seen_ms FROM clock), "
+            "coalesce(max(submitted_ms), 0), coalesce(max(ended_ms), 0)) FROM tasks"
         ).fetchone()
-        return int(seen)
+        return int(shift_ms), int(seen_ms)
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -49,12 +49,16 @@ class FoundTask:
         kept: The task as it is on disk.
         running: Whether the driver has it, or its end is being written to disk.
         left_ms: Time left to its deadline; negative after it.
+        submitted_unix_ms: When it was submitted, by the wall clock.
+        ended_unix_ms: When it ended, by the wall clock; None until then.
         result: Header and outputs, if it ended with a result and that was fetched.
     """
 
     kept: KeptTask
     running: bool
     left_ms: int
+    submitted_unix_ms: int
+    ended_unix_ms: int | None
     result: tuple[dict[str, Any], bytes] | None = None
 
 
@@ -90,15 +94,18 @@ class TaskDesk:
         self._waiters: dict[int, list[Callable[[], None]]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
-        self._store.write(lambda db: (db.seen_ms(), db.waiting()), self._opened)
+        self._store.write(Database.clock, self._start_clock)
+        self._store.write(Database.waiting, self._opened)
 
-    def _opened(self, found: tuple[int, list[KeptTask]] | LaxityError) -> None:
+    def _start_clock(self, found: tuple[int, int] | LaxityError) -> None:
         if not isinstance(found, LaxityError):
-            seen_ms, kept = found
-            self._clock.not_before(seen_ms)
-            if kept:
-                log.info("durable tasks wait", tasks=len(kept), folder=str(self._folder))
-            self._take_over(kept)
+            self._clock.start(*found)
+
+    def _opened(self, found: list[KeptTask] | LaxityError) -> None:
+        if not isinstance(found, LaxityError):
+            if found:
+                log.info("durable tasks wait", tasks=len(found), folder=str(self._folder))
+            self._take_over(found)
         else:
             if self._store.problem is None:
                 self._store.problem = f"{self._folder}: waiting tasks can't be read: {found}"
@@ -116,10 +123,8 @@ class TaskDesk:
             call()
 
     def _waiting(self, kept: KeptTask) -> Waiting:
-        """A task in memory, with no more time left than its original budget, by either clock."""
-        left_ms = min(
-            kept.deadline_ms - self._clock.wall_ms(), kept.deadline_ms - kept.submitted_ms
-        )
+        """A task in memory, with no more time left than its original budget."""
+        left_ms = min(kept.deadline_ms - self._clock.now_ms(), kept.deadline_ms - kept.submitted_ms)
         return waiting_from(kept, self._clock.boot_ns() + left_ms * 1_000_000)
 
     # -- calls
@@ -146,8 +151,8 @@ class TaskDesk:
         if self._defer(partial(self.submit, tenant, id_, content, budget_ns, share, then)):
             return
         due_ns = self._clock.boot_ns() + budget_ns
-        deadline_ms = self._clock.to_wall_ms(due_ns)
-        task = NewTask(tenant, id_, content, self._clock.wall_ms(), deadline_ms, *share)
+        deadline_ms = self._clock.to_ms(due_ns)
+        task = NewTask(tenant, id_, content, self._clock.now_ms(), deadline_ms, *share)
 
         def written(found: tuple[int, bool] | LaxityError) -> None:
             self._heed(found)
@@ -231,7 +236,7 @@ class TaskDesk:
         """Ends a task as cancelled; tells `then` False if it had already ended."""
         if self._defer(partial(self.cancel, tenant, id_, then)):
             return
-        at_ms = self._clock.wall_ms()
+        at_ms = self._clock.now_ms()
 
         def end(db: Database) -> tuple[int, bool]:
             seq = db.find(tenant, id_)
@@ -305,8 +310,10 @@ class TaskDesk:
         if task is not None:
             left_ms = (task.due_ns - self._clock.boot_ns()) // 1_000_000
         else:
-            left_ms = kept.deadline_ms - self._clock.wall_ms()
-        return FoundTask(kept, running, left_ms, result)
+            left_ms = kept.deadline_ms - self._clock.now_ms()
+        unix_ms = self._clock.to_unix_ms
+        ended_unix_ms = None if kept.ended_ms is None else unix_ms(kept.ended_ms)
+        return FoundTask(kept, running, left_ms, unix_ms(kept.submitted_ms), ended_unix_ms, result)
 
     def _wait(self, tenant: str, seq: int, seconds: float, again: Callable[[], None]) -> bool:
         """Calls `again` when a task has ended, or after a time; False if too many wait."""
@@ -343,21 +350,20 @@ class TaskDesk:
         if self._early is not None:
             return
         self._feeder.look()  # the box may have slept, and its timers with it
-        set_ms = self._clock.wall_ms()
         if step_ms := self._clock.step_ms():
-            log.warning("the wall clock was set; deadlines are shifted with it", step_ms=step_ms)
-            moved = partial(self._moved, step_ms)
-            self._store.write(lambda db: db.move_clock(step_ms, set_ms), moved)
-            return  # expiry can be judged once all times on disk are by the same clock
-        now_ms = self._clock.wall_ms()
+            log.warning("the wall clock was set; deadlines stay as far away", step_ms=step_ms)
+            shift_ms = self._clock.shift_ms + step_ms
+            self._store.write(lambda db: db.shift_clock(shift_ms), partial(self._shifted, shift_ms))
+        now_ms = self._clock.now_ms()
         if self._feeder.tasks:
             self._store.write(lambda db: db.note_time(now_ms))
         self._purge(now_ms - keep_ms)
 
-    def _moved(self, step_ms: int, found: LaxityError | None) -> None:
-        if found is not None:
-            log.error("times on disk could not be shifted; will try again", error=str(found))
-            self._clock.take_back(step_ms)
+    def _shifted(self, shift_ms: int, found: LaxityError | None) -> None:
+        if found is None:
+            self._clock.shift_ms = shift_ms
+        else:
+            log.error("a set clock could not be noted on disk; will try again", error=str(found))
 
     def _purge(self, before_ms: int) -> None:
         def purged(count: int | LaxityError) -> None:

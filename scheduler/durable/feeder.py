@@ -369,7 +369,7 @@ class Feeder:
         size = len(body) if body is not None else 0
         self._ending_bytes += size
         reason = reason[:LONGEST_REASON]
-        ended = Ended(task.seq, outcome, reason, self._clock.wall_ms(), header, body)
+        ended = Ended(task.seq, outcome, reason, self._clock.now_ms(), header, body)
         self._store.write(lambda db: db.end(ended), partial(self._written, task, size))
 
     def _written(self, task: Waiting, size: int, found: bool | LaxityError) -> None:

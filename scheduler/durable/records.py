@@ -98,8 +98,8 @@ class NewTask:
         tenant: The owner.
         id: Unique among the tenant's tasks.
         content: The work.
-        submitted_ms: When it was submitted, by the wall clock.
-        deadline_ms: When its result is no longer of use, by the wall clock.
+        submitted_ms: When it was submitted, by the task clock.
+        deadline_ms: When its result is no longer of use, by the task clock.
         tenant_tasks: How many tasks the tenant may keep.
         tenant_bytes: How many bytes of tensors the tenant may keep.
     """
@@ -130,7 +130,7 @@ class KeptTask:
         attempts: How often it ran and failed.
         outcome: How it ended; None until then.
         reason: Why it ended so, for people.
-        ended_ms: When it ended, by the wall clock.
+        ended_ms: When it ended, by the task clock.
     """
 
     seq: int
@@ -156,7 +156,7 @@ class Ended:
         seq: The task's number.
         outcome: How it ended.
         reason: Why it ended so, for people.
-        at_ms: When it ended, by the wall clock.
+        at_ms: When it ended, by the task clock.
         header: The header of its `result` message; None if there is no result.
         body: The outputs.
     """

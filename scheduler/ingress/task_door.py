@@ -192,8 +192,8 @@ def _described(found: FoundTask) -> dict[str, Any]:
         "attempts": kept.attempts,
         "priority": kept.priority,
         "left_ms": found.left_ms,
-        "submitted_unix_ms": kept.submitted_ms,
-        "ended_unix_ms": kept.ended_ms,
+        "submitted_unix_ms": found.submitted_unix_ms,
+        "ended_unix_ms": found.ended_unix_ms,
     }
 
 

@@ -211,18 +211,16 @@ def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE) as raw:
         raw.execute("PRAGMA user_version = 9")
     raw.close()
-    with pytest.raises(sqlite3.NotSupportedError, match="format 9, not 1"):
+    with pytest.raises(sqlite3.NotSupportedError, match="format 9, not 2"):
         open_database(tmp_path / FILE, Bounds())
     assert list(tmp_path.glob("*.damaged*")) == []
 
 
-def test_a_clock_that_was_set_moves_every_time_on_disk(database: Database) -> None:
+def test_the_clock_is_as_far_as_the_latest_time_on_disk(database: Database) -> None:
+    assert database.clock() == (0, 0)
     add(database, task(1), task(2))
-    database.commit([partial(Database.end, ended=completed(1)), lambda db: db.note_time(1_800)])
-    database.commit([lambda db: db.move_clock(1_000_000, 1_800)])
-    (kept,) = database.waiting()
-    assert (kept.submitted_ms, kept.deadline_ms) == (1_001_000, 1_002_000)
-    ended = database.kept("a", "t1")
-    assert ended is not None
-    assert ended.ended_ms == 1_001_500
-    assert database.seen_ms() == 1_001_800
+    assert database.clock() == (0, 1_000)
+    database.commit([partial(Database.end, ended=completed(1)), lambda db: db.note_time(1_200)])
+    assert database.clock() == (0, 1_500)
+    database.commit([lambda db: db.note_time(1_800), lambda db: db.shift_clock(-9)])
+    assert database.clock() == (-9, 1_800)

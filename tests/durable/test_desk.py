@@ -229,6 +229,11 @@ def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> N
         assert await counter.left_s("t") == 900
         counter.desk._housekeep()
         assert await counter.left_s("t") == 900
+        await counter.submit("u")
+        status = await counter.ask("task_status", task="u")
+        assert status["submitted_unix_ms"] == clocks.wall_ns // 10**6
+        status = await counter.ask("task_status", task="t")
+        assert status["submitted_unix_ms"] == clocks.wall_ns // 10**6 - 100_000
         await counter.close()
 
     async def second() -> None:
@@ -256,8 +261,10 @@ def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> N
     run(third)
 
 
+@pytest.mark.parametrize("step_s", [86_400, -86_400])
+@pytest.mark.parametrize("looks", [1, 2])
 def test_a_clock_that_cannot_be_followed_on_disk_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, looks: int
 ) -> None:
     clocks = Clocks()
     bounds = Bounds(keep_results_ms=3_600_000)
@@ -270,10 +277,11 @@ def test_a_clock_that_cannot_be_followed_on_disk_costs_nothing(
         await counter.submit("ended")
         await counter.ask("task_cancel", task="ended")
         await counter.submit("t", budget_ns=600 * S)
-        clocks.wall_ns += 86_400 * S
+        clocks.wall_ns += step_s * S
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "move_clock", full)
-            counter.desk._housekeep()
+            patch.setattr(Database, "shift_clock", full)
+            for _ in range(looks):
+                counter.desk._housekeep()
             await counter.submit("u")
         counter.desk._housekeep()
         await counter.submit("v")

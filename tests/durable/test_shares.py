@@ -55,9 +55,9 @@ def test_who_asks_for_little_waits_for_few_looks_of_who_asks_for_much(tmp_path: 
                 return then
 
             for _ in range(1_000):
-                store.read(Database.seen_ms, note("much"), "much")
-            store.read(Database.seen_ms, note("little"), "little")
-            store.read(Database.seen_ms, note("the box"))
+                store.read(Database.clock, note("much"), "much")
+            store.read(Database.clock, note("little"), "little")
+            store.read(Database.clock, note("the box"))
             gate.set()
             await ended.wait()
             assert told.index("little") <= 2 * LOOKS_AT_ONCE
@@ -73,7 +73,7 @@ def test_who_asks_for_more_than_can_be_kept_is_told_so(
         async with held_store(tmp_path / "tasks") as (store, _):
             found: dict[str, list[Any]] = {"much": [], "little": []}
             for who in ("much", "much", "much", "much", "little"):
-                store.read(Database.seen_ms, found[who].append, who)
+                store.read(Database.clock, found[who].append, who)
             assert [type(value) for value in found["much"]] == [Overloaded] * 2
             assert found["little"] == []
 

@@ -180,7 +180,7 @@ class World:
             model, None, specs, body, False, priority, Asked(model, None, priority, specs, body)
         )
         due_ns = self.clock.boot_ns() + int(deadline_s * 1e9)
-        now_ms, due_ms = self.clock.wall_ms(), self.clock.to_wall_ms(due_ns)
+        now_ms, due_ms = self.clock.now_ms(), self.clock.to_ms(due_ns)
         new = NewTask("a", f"t{number}", content, now_ms, due_ms, 10**9, 10**9)
         ((seq, is_new),) = self.database.commit([lambda db: db.add(new)])
         assert is_new
