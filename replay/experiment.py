@@ -10,9 +10,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
 
 from replay.bound import closest_bound
 from replay.fleet.model import Fleet
@@ -325,8 +324,8 @@ def _results(
         return
     spawn, size = get_context("spawn"), min(jobs, len(tasks))
     with (
-        TemporaryDirectory(prefix="laxity-replay-") as notes,
-        ProcessPoolExecutor(size, spawn, _begin, (Path(notes),)) as pool,
+        TemporaryFile() as notes,  # it has no name, so nothing is left of it after a kill
+        ProcessPoolExecutor(size, spawn, _begin, (_path_of(notes),)) as pool,
     ):
         futures = {
             pool.submit(experiment.play, choices, seed): index
@@ -340,7 +339,7 @@ def _results(
                 "a simulation process died, e.g. because memory ran out (try fewer --jobs) or "
                 "native code crashed"
             )
-            if doing := found_in(Path(notes)):
+            if doing := found_in(notes):
                 found += f"; meanwhile {', and '.join(doing)}"
             raise ChildProcessError(found) from None
         finally:
@@ -348,7 +347,12 @@ def _results(
                 future.cancel()
 
 
-def _begin(notes: Path) -> None:
+def _path_of(file: IO[bytes]) -> str:
+    """Where other processes can open a file that this one has open."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+def _begin(notes: str) -> None:
     """Makes a pool process exit at once on Ctrl-C, or when its parent dies, even during a run.
 
     Otherwise it would finish its task and then wait for ever for the next one. It also ends a

@@ -11,8 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 _WITNESS = """
 import sys
@@ -61,7 +60,7 @@ def witnessed() -> Iterator[None]:
 
     def write(doing: str) -> None:
         with suppress(OSError):  # without a witness, nothing is reported
-            os.write(number, " ".join(doing.split()).encode(errors="replace") + b"\n")
+            os.write(number, f"{_line(doing)}\n".encode(errors="replace"))
 
     own, end = os.getpid(), os._exit
 
@@ -80,18 +79,25 @@ def witnessed() -> Iterator[None]:
         witness.wait()
 
 
-def note_in(folder: Path) -> None:
-    """Writes each note to a file in a folder, named after this process, from now on."""
+def note_in(path: str) -> None:
+    """Appends each note to a file, with the id of this process, from now on."""
     global _write
-    file = folder / str(os.getpid())
+    number, own = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), os.getpid()
 
     def write(doing: str) -> None:
         with suppress(OSError):
-            file.write_text(doing, errors="replace")
+            os.write(number, f"{own} {_line(doing)}\n".encode(errors="replace"))
 
     _write = write
 
 
-def found_in(folder: Path) -> list[str]:
-    """What the processes had noted in a folder and not finished."""
-    return sorted({text for file in folder.iterdir() if (text := file.read_text())})
+def found_in(file: IO[bytes]) -> list[str]:
+    """What the processes had noted in a file and not finished."""
+    file.seek(0)
+    lines = file.read().decode(errors="replace").splitlines()
+    last = dict(line.partition(" ")[::2] for line in lines)
+    return sorted({doing for doing in last.values() if doing})
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

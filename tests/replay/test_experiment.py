@@ -119,15 +119,17 @@ run_all([long], [PolicyChoice.parse("fcfs")], range(8), jobs=2)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_processes_end_at_once_with_their_parent(number):
+def test_processes_end_at_once_with_their_parent_and_leave_nothing(number, tmp_path):
     """Ctrl-C is heard by all of the group; nobody can hear a kill but by what it leaves."""
-    with Popen([sys.executable, "-c", ENDLESS], start_new_session=True, stderr=PIPE) as parent:
+    command, env = [sys.executable, "-c", ENDLESS], os.environ | {"TMPDIR": str(tmp_path)}
+    with Popen(command, env=env, start_new_session=True, stderr=PIPE) as parent:
         alive = psutil.Process(parent.pid)
         # One of them is a tracker, which ends when the others have.
         eventually(lambda: sum(p.cpu_times().user > 1 for p in alive.children()) >= 2)
         children = alive.children()
         (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)
         assert psutil.wait_procs(children, PATIENCE_S)[1] == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_dies_is_said():

@@ -97,9 +97,10 @@ def test_of_what_ends_as_it_should_nothing_is_told(capfd):
 
 def test_what_is_noted_in_a_file_is_there_until_it_is_done(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("replay.witness._write", None)
-    note_in(tmp_path)
-    with noted("a was played"):
-        with noted("b was made"):
-            assert found_in(tmp_path) == ["b was made"]
-        assert found_in(tmp_path) == ["a was played"]
-    assert found_in(tmp_path) == []
+    with (tmp_path / "notes").open("w+b") as notes:
+        note_in(notes.name)
+        with noted("a was played"):
+            with noted("b was made"):
+                assert found_in(notes) == ["b was made"]
+            assert found_in(notes) == ["a was played"]
+        assert found_in(notes) == []
