@@ -106,6 +106,11 @@ class Ledger:
         queue.push(record.request)
         record.queued = True
 
+    def requeue(self, record: Record) -> None:
+        """Puts a request back into its class's queue, where it is as old as before."""
+        self.enqueue(record)
+        self.queues[record.request.kind].sort_by_age()
+
     def dequeue(self, record: Record) -> None:
         """Takes a request out of its class's queue."""
         kind = record.request.kind

@@ -56,6 +56,7 @@ class ClassQueue:
         self.kind = kind
         self._levels: dict[int, _Level] = {}
         self._by_age: OrderedDict[int, Request] = OrderedDict()
+        self._is_in_order = True
 
     def __len__(self) -> int:
         return len(self._by_age)
@@ -101,8 +102,15 @@ class ClassQueue:
         return self._levels[min(self._levels)].requests[0]
 
     def by_age(self) -> Iterator[Request]:
-        """The requests in the order they were queued; don't change the queue while iterating."""
+        """The requests in the order they came; don't change the queue while iterating."""
+        if not self._is_in_order:
+            self._by_age = OrderedDict(sorted(self._by_age.items()))
+            self._is_in_order = True
         return iter(self._by_age.values())
+
+    def sort_by_age(self) -> None:
+        """Has `by_age` sort first, because a request was pushed that is not the newest."""
+        self._is_in_order = False
 
     def first(self, count: int, after_ns: int = 0) -> list[Request]:
         """The first `count` requests in order whose deadline is at `after_ns` or later."""

@@ -333,7 +333,7 @@ class Scheduler:
             elif record.request.deadline_ns < self.now_ns:
                 self._finish(record, Outcome.EXPIRED, f"the deadline passed; {reason}")
             else:
-                self.ledger.enqueue(record)
+                self.ledger.requeue(record)
 
     # -- decisions
 

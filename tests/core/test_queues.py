@@ -8,9 +8,8 @@ from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request
 from tests.core.world import M
 
-WAITING = st.lists(
-    st.tuples(st.integers(0, 7), st.integers(1, 20), st.booleans()), min_size=1, max_size=30
-)
+FATES = st.sampled_from(["stays", "leaves", "comes back"])
+WAITING = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 20), FATES), min_size=1, max_size=30)
 
 
 def filled(fields) -> tuple[ClassQueue, list[Request]]:
@@ -21,10 +20,15 @@ def filled(fields) -> tuple[ClassQueue, list[Request]]:
     ]
     for request in requests:
         queue.push(request)
-    for request, (_, _, stays) in zip(requests, fields, strict=True):
-        if not stays:
+    fates = [(request, fate) for request, (_, _, fate) in zip(requests, fields, strict=True)]
+    for request, fate in fates:
+        if fate != "stays":
             queue.remove(request)
-    left = [r for r, (_, _, stays) in zip(requests, fields, strict=True) if stays]
+    for request, fate in fates:
+        if fate == "comes back":
+            queue.push(request)
+            queue.sort_by_age()
+    left = [request for request, fate in fates if fate != "leaves"]
     return queue, sorted(left, key=lambda r: (r.priority, r.deadline_ns, r.id))
 
 

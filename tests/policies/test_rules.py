@@ -16,7 +16,7 @@ from policies.slackfit import SlackFit
 from policies.window import Window
 from replay.laws import MakePolicy, Watch
 from scheduler.core.commands import Dispatch
-from scheduler.core.events import BatchDone, TargetUp, Woken
+from scheduler.core.events import BatchDone, TargetDown, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from tests.core.world import MS, of, offer, request, submit, target
@@ -50,6 +50,14 @@ def test_fcfs_takes_another_class_when_the_oldest_can_not_be_in_time_here():
     watch.handle(TargetUp(target("gpu:0", offer("a"), slots=1)), 0)
     submit(watch, request(2, 40, A), request(3, 50, A), request(4, 40, B))
     assert next_batch(watch) == ("b", "v", (4,))
+
+
+def test_fcfs_keeps_the_order_of_arrival_when_a_target_is_lost():
+    watch = busy(Fcfs, offer("a", sizes=(1,)))
+    watch.handle(TargetUp(target("far", offer("a", sizes=(1,)), slots=1)), 0)
+    submit(watch, request(2, 90, A), request(3, 90, A))
+    watch.handle(TargetDown("far", "the link broke", blameless=True), 5 * MS)
+    assert next_batch(watch) == ("a", "v", (2,))
 
 
 def test_edf_takes_the_most_urgent_in_the_largest_batch_that_keeps_it_in_time():
