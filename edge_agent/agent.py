@@ -220,12 +220,11 @@ def _check(
             f"the model repository {config.models} is not a folder; name one with --models or "
             "under 'models' in the configuration (to just look around: laxity demo)"
         )
-    usable = set(hardware.cpu.usable)
     for device in devices:
-        if missing := set(device.cores) - usable:
+        if missing := hardware.cpu.lacks(device.cores):
             raise AgentError(
-                f"device {device.id} wants cores {sorted(missing)}; this process may use "
-                f"{sorted(usable)}"
+                f"device {device.id} wants cores {missing}; this process may use "
+                f"{list(hardware.cpu.usable)}"
             )
     for address in config.listen.all:
         check_free(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,10 @@ class Cpu:
     def usable(self) -> tuple[int, ...]:
         """The kernel's numbers of all usable CPUs, in order."""
         return tuple(sorted(thread for core in self.cores for thread in core))
+
+    def lacks(self, cores: Iterable[int]) -> list[int]:
+        """Which of these, by the kernel's numbers, are not usable; in order."""
+        return sorted(set(cores).difference(self.usable))
 
 
 def probe_cpu(root: Path) -> Cpu:

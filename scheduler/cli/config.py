@@ -18,6 +18,7 @@ from scheduler.config.types import Section, as_door
 
 if TYPE_CHECKING:
     from edge_agent.cloud.config import ApplicationConfig
+    from edge_agent.processors import Cpu
 
 app = typer.Typer(**COMMANDS)
 
@@ -84,15 +85,16 @@ def _may_read(path: Path) -> bool:
     return os.access(path, os.R_OK)
 
 
-def _described(device: DeviceConfig) -> str:
+def _described(device: DeviceConfig, cpu: Cpu) -> str:
     """A device's id, and its cores that this machine lacks: the file may be for another machine."""
-    missing = sorted(set(device.cores) - os.sched_getaffinity(0))
-    cores = ", ".join(map(str, missing))
-    return f"{device.id} (core {cores} is not available here)" if missing else device.id
+    missing = ", ".join(map(str, cpu.lacks(device.cores)))
+    return f"{device.id} (core {missing} is not available here)" if missing else device.id
 
 
 def _summary(config: Config) -> dict[str, str]:
-    listen = config.listen
+    from edge_agent.processors import probe_cpu
+
+    listen, cpu = config.listen, probe_cpu(Path("/"))
     doors = {
         "native": [str(address) for address in listen.native],
         "http": [spoken("http", str(address)) for address in listen.http],
@@ -102,7 +104,7 @@ def _summary(config: Config) -> dict[str, str]:
         "site": config.site,
         **{kind: ", ".join(urls) for kind, urls in doors.items() if urls},
         "models": f"{config.models}{_missing(config.models)}",
-        "devices": ", ".join(map(_described, config.listed_devices)) or "auto",
+        "devices": ", ".join(_described(device, cpu) for device in config.listed_devices) or "auto",
         "policy": policy_text({**config.policy.options, "name": config.policy.name}),
         "state": f"{config.state_dir}{_in_the_way(config.state_dir)}",
         **_beyond_the_box(config),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +54,22 @@ def check_cores(around: Surroundings) -> Iterator[Finding]:
     if not named:
         yield Finding("cores", "good", "no device sets cores")
         return
-    usable = probe_cpu(around.root).usable
+    cpu = probe_cpu(around.root)
     for device in named:
-        cores = ", ".join(map(str, device.cores))
-        missing = ", ".join(str(core) for core in device.cores if core not in usable)
-        if missing:
+        if missing := cpu.lacks(device.cores):
             yield Finding(
                 "cores",
                 "error",
-                f"{device.id} lists cores that can't be used here: {missing}",
-                f"choose its cores from {', '.join(map(str, usable))}; {NO_START}",
+                f"{device.id} lists cores that can't be used here: {_listed(missing)}",
+                f"choose its cores from {_listed(cpu.usable)}; {NO_START}",
             )
         else:
-            yield Finding("cores", "good", f"{device.id} can use its cores: {cores}")
+            text = f"{device.id} can use its cores: {_listed(device.cores)}"
+            yield Finding("cores", "good", text)
+
+
+def _listed(cores: Iterable[int]) -> str:
+    return ", ".join(map(str, cores))
 
 
 def check_doors(around: Surroundings) -> Iterator[Finding]:

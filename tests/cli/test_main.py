@@ -814,6 +814,17 @@ token_file: token
         assert status == 0
         assert "cpu:0 (core 4095 is not available here)" in out
 
+    def test_cores_that_a_control_group_has_no_time_for_are_pointed_out(
+        self, laxity, tmp_path, monkeypatch
+    ):
+        monkeypatch.setattr("edge_agent.processors.allowed_cpus", lambda root: [0, 1])
+        monkeypatch.setattr("edge_agent.processors.quota_cores", lambda root: 1.0)
+        path = tmp_path / "edge.yaml"
+        path.write_text("devices: [{id: 'cpu:0', cores: [0, 1]}]")
+        status, out, _ = laxity("config", "check", str(path))
+        assert status == 0
+        assert "cpu:0 (core 1 is not available here)" in out
+
     def test_a_file_that_is_not_there(self, laxity, tmp_path):
         status, _, err = laxity("config", "check", str(tmp_path / "no.yaml"))
         assert status == 1
