@@ -8,7 +8,6 @@ In the core, a task is a request of the lowest priority and the least weight.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -24,15 +23,13 @@ from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.inputs import Inputs, Operations
 from scheduler.durable.lanes import Lanes, Waiting, Where
+from scheduler.durable.later import Later
 from scheduler.durable.records import Ended
 from scheduler.durable.room import QUANTILE, Room, can_be_met
 from scheduler.errors import InvalidInput, LaxityError
 
 ATTEMPTS = 3
 """How often a task may fail."""
-
-FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
-"""Backoff of a task that was not run: the first delay and the longest, doubled each time."""
 
 DISK_DELAY_NS = 5_000_000_000
 """How long the feeder pauses after an outcome could not be written."""
@@ -49,9 +46,6 @@ LONGEST_REASON = 500
 """How much of the reason for an outcome is stored, in characters."""
 
 _LONGEST = 20
-
-_SLACK = 1_000
-"""How many stale entries `Feeder._later` may hold before it is rebuilt, beyond one per task."""
 
 _TIMER_S = 3600.0
 
@@ -93,7 +87,7 @@ class Feeder:
         self._fed: dict[int, Waiting] = {}
         self._inputs = Inputs(store, self.look, self._postpone)
         self._ending_bytes = 0
-        self._later: list[tuple[int, int]] = []
+        self._later = Later()
         self._timer: asyncio.TimerHandle | None = None
         self._paused_until_ns = 0
         self._looking = self._submitting = self._stopped = False
@@ -102,12 +96,8 @@ class Feeder:
 
     def add(self, tasks: Sequence[Waiting]) -> None:
         """Takes on tasks that are on disk."""
-        if len(self._later) > 2 * len(self.tasks) + _SLACK:
-            self._later = [each for each in self._later if each[1] in self.tasks]
-            heapq.heapify(self._later)
-        for task in tasks:
-            self.tasks[task.seq] = task
-            heapq.heappush(self._later, (task.due_ns, task.seq))
+        self._later.expect(tasks, self.tasks)
+        self.tasks.update((task.seq, task) for task in tasks)
         if len(tasks) == 1:
             self._lanes.add(tasks[0])
         else:
@@ -124,6 +114,7 @@ class Feeder:
             self._lanes.remove(task)
         task.where = Where.GONE
         self._inputs.let_go(task)
+        self._later.forget(task)
         if task.request_id is not None:
             self._driver.cancel(task.request_id)
         if not self.tasks:
@@ -303,27 +294,26 @@ class Feeder:
                 task.attempts += 1
                 attempts = task.attempts
                 self._store.write(lambda db: db.note_attempt(task.seq, attempts))
-            self._put_off(task)
+            self._refuse(task)
 
     # -- later
 
     def _postpone(self, task: Waiting) -> None:
         self._lanes.remove(task)
-        self._put_off(task)
-
-    def _put_off(self, task: Waiting, least_ns: int = FIRST_DELAY_NS) -> None:
         task.where = Where.LATER
+        self._later.put_off(task, self._clock.boot_ns())
+        self._arm()
+
+    def _refuse(self, task: Waiting, least_ns: int = 0) -> None:
         self._inputs.let_go(task)
-        delay_ns = min(max(least_ns, FIRST_DELAY_NS << min(task.refusals, 20)), LONGEST_DELAY_NS)
-        task.refusals += 1
-        heapq.heappush(self._later, (self._clock.boot_ns() + delay_ns, task.seq))
+        task.where = Where.LATER
+        self._later.refuse(task, self._clock.boot_ns(), least_ns)
         self._arm()
 
     def _bring_back(self) -> None:
         """Expires overdue tasks, and moves postponed ones back to their lanes."""
         now_ns = self._clock.boot_ns()
-        while self._later and self._later[0][0] <= now_ns:
-            _, seq = heapq.heappop(self._later)
+        for seq in self._later.due(now_ns):
             task = self.tasks.get(seq)
             if task is None or task.where not in (Where.LANE, Where.LATER):
                 continue
@@ -337,8 +327,9 @@ class Feeder:
         self._arm()
 
     def _arm(self) -> None:
-        if self._later:
-            self._wake_after(self._later[0][0] - self._clock.boot_ns())
+        next_ns = self._later.next_ns()
+        if next_ns is not None:
+            self._wake_after(next_ns - self._clock.boot_ns())
 
     def _wake_after(self, ns: int) -> None:
         delay_s = min(max(ns / 1e9, 0.001), _TIMER_S)
@@ -370,17 +361,21 @@ class Feeder:
         self._ending_bytes += size
         reason = reason[:LONGEST_REASON]
         ended = Ended(task.seq, outcome, reason, self._clock.now_ms(), header, body)
-        self._store.write(lambda db: db.end(ended), partial(self._written, task, size))
+        self._store.write(lambda db: db.end(ended), partial(self._written, task, outcome, size))
 
-    def _written(self, task: Waiting, size: int, found: bool | LaxityError) -> None:
+    def _written(
+        self, task: Waiting, outcome: Outcome, size: int, found: bool | LaxityError
+    ) -> None:
         self._ending_bytes -= size
         if task.where is Where.GONE:
             return
         if isinstance(found, LaxityError):
             log.error("a task's outcome could not be stored; it runs again", error=str(found))
             self._paused_until_ns = self._driver.clock_ns() + DISK_DELAY_NS
-            self._put_off(task, DISK_DELAY_NS)
+            self._refuse(task, DISK_DELAY_NS)
             return
+        if outcome is Outcome.COMPLETED:
+            self._later.start_over(task.kind, self._clock.boot_ns())
         self.forget(task.seq)
         self._told(task.seq)
         self.look()

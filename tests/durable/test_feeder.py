@@ -187,6 +187,25 @@ def test_an_end_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
     play(scene)
 
 
+def test_tasks_that_were_put_off_for_long_are_tried_again_once_one_has_succeeded(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        world.device()
+        for number in range(100):
+            world.task(number)
+        world.full = True
+        await asyncio.sleep(600)
+        world.full = False
+        await world.until_ended(1)
+        began_s = world.loop.time()
+        await world.until_ended(100)
+        assert world.loop.time() - began_s < 1
+
+    play(scene)
+
+
 @pytest.mark.parametrize("where", ["waiting", "running"])
 def test_a_cancelled_task_never_ends_otherwise(tmp_path: Path, where: str) -> None:
     async def scene() -> None:
@@ -265,6 +284,7 @@ def test_whatever_happens_every_task_ends_once(tmp_path: Path, seed: int) -> Non
         assert not cancelled & set(world.ended)
         assert all(len(life) == len(set(life)) for life in world.lives)
         assert world.feeder._inputs.held_bytes == world.feeder._ending_bytes == 0
+        assert world.feeder._later._refused == {}
         assert world.driver.background is None
         world.driver.core.validate()
 
