@@ -44,7 +44,7 @@ Op = Callable[["Database"], Any]
 """An operation within a transaction. If it raises a `LaxityError`, it has changed nothing."""
 
 
-class Damaged(Exception):
+class Damaged(sqlite3.DatabaseError):
     """The file is not a valid database; the message is SQLite's."""
 
 
@@ -78,9 +78,6 @@ class Database:
             self._sql.close()
             if is_damage(error):
                 raise Damaged(str(error)) from None
-            raise
-        except Damaged:
-            self._sql.close()
             raise
 
     def _prepare(self) -> None:

@@ -16,7 +16,7 @@ import structlog
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
 from scheduler.durable.clock import TaskClock
-from scheduler.durable.database import FILE, Database, Op
+from scheduler.durable.database import FILE, Damaged, Database, Op
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds, KeptTask, NewTask
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
@@ -500,4 +500,21 @@ def test_a_damaged_store_is_told_to_who_asks(tmp_path: Path) -> None:
         assert (await counter.submit("t"))["new"]
         await counter.close()
 
+    run(scene)
+
+
+def test_a_disk_that_damages_each_new_store_is_told_to_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damages(database: Database) -> None:
+        raise Damaged("*** in database main ***")
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        assert (await counter.submit("t"))["code"] == "unavailable"
+        problem = counter.desk.status()["problem"]
+        assert problem == f"{tmp_path}: *** in database main ***"
+        await counter.close()
+
+    monkeypatch.setattr(Database, "_prepare", damages)
     run(scene)
