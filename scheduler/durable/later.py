@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from scheduler.core.requests import RequestClass
 from scheduler.durable.lanes import Waiting
 
 FIRST_DELAY_NS, LONGEST_DELAY_NS = 100_000_000, 30_000_000_000
 """The first delay of a task that is put off and the longest, doubled each time."""
+
+TOGETHER = 16
+"""How many refused tasks a success brings back. If they succeed, each brings back as many; if they
+are refused again, little work was in vain."""
 
 _SLACK = 1_000
 """How many times of tasks that have ended may be kept, beyond one per task that has not."""
@@ -21,7 +26,7 @@ class Later:
     def __init__(self) -> None:
         """Starts with no tasks."""
         self._times: list[tuple[int, int]] = []
-        self._refused: dict[RequestClass, set[Waiting]] = {}
+        self._refused: dict[RequestClass, dict[int, Waiting]] = {}
 
     def expect(self, tasks: Sequence[Waiting], all_tasks: Mapping[int, Waiting]) -> None:
         """Adds the deadlines of tasks; `all_tasks` are those that have not ended, by number."""
@@ -39,12 +44,13 @@ class Later:
 
     def refuse(self, task: Waiting, now_ns: int, least_ns: int = 0) -> None:
         """Puts off a task for a reason that is over once another of its class succeeds."""
-        self._refused.setdefault(task.kind, set()).add(task)
+        self._refused.setdefault(task.kind, {})[task.seq] = task
         self.put_off(task, now_ns, least_ns)
 
     def start_over(self, kind: RequestClass, now_ns: int) -> None:
-        """Ends the delays of refused tasks of a class soon, because one of the class succeeded."""
-        for task in self._refused.pop(kind, ()):
+        """Ends the delays of some refused tasks soon, because one of their class succeeded."""
+        for task in list(islice(self._refused.get(kind, {}).values(), TOGETHER)):
+            self.forget(task)
             task.refusals = 0
             heapq.heappush(self._times, (now_ns + FIRST_DELAY_NS, task.seq))
 
@@ -52,7 +58,7 @@ class Later:
         """Drops a task that has ended; its times stay until they come or `expect` finds many."""
         refused = self._refused.get(task.kind)
         if refused is not None:
-            refused.discard(task)
+            refused.pop(task.seq, None)
             if not refused:
                 del self._refused[task.kind]
 
