@@ -8,7 +8,7 @@ functions' docstrings argue why the bounds hold, `docs/bound.md` does so at leng
 from replay.bound.closest import closest_bound
 from replay.bound.exact import ExactBound, exact_bound
 from replay.bound.fluid import FluidBound, fluid_bound
-from replay.bound.model import Conditions, ServiceTimes
+from replay.bound.model import Conditions, ServiceTimes, SharedLink
 from replay.bound.whole import WholeBound, whole_bound
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "ExactBound",
     "FluidBound",
     "ServiceTimes",
+    "SharedLink",
     "WholeBound",
     "closest_bound",
     "exact_bound",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from replay.bound.model import Floats, Ints, Option
+from replay.bound.model import Coming, Floats, Ints, Option
 from replay.bound.timeline import Company, Prices
+from scheduler.core.requests import RequestClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,7 @@ class Requests:
     deadline_ns: Ints
     kind: Ints
     worth: Floats
+    size_bytes: Ints
 
     def where(self, chosen: Ints | NDArray[np.bool_]) -> Requests:
         """The requests that a mask or an array of indices selects."""
@@ -27,7 +30,13 @@ class Requests:
             self.deadline_ns[chosen],
             self.kind[chosen],
             self.worth[chosen],
+            self.size_bytes[chosen],
         )
+
+    @property
+    def spans(self) -> tuple[Ints, Ints, Ints]:
+        """What `Option.windows` needs to know."""
+        return self.at_ns, self.deadline_ns, self.size_bytes
 
     def __add__(self, other: Requests) -> Requests:
         return Requests(
@@ -35,10 +44,29 @@ class Requests:
             np.concatenate((self.deadline_ns, other.deadline_ns)),
             np.concatenate((self.kind, other.kind)),
             np.concatenate((self.worth, other.worth)),
+            np.concatenate((self.size_bytes, other.size_bytes)),
+        )
+
+    @classmethod
+    def of(
+        cls, arrivals: Sequence[Coming], weighted: bool, kinds: dict[RequestClass, int]
+    ) -> Requests:
+        """Arrivals as columns; `kinds` gets a number for each class that it doesn't have yet."""
+        at_ns = np.array([arrival.at_ns for arrival in arrivals], np.int64)
+        budget_ns = np.array([arrival.budget_ns for arrival in arrivals], np.int64)
+        kind = [kinds.setdefault(arrival.kind, len(kinds)) for arrival in arrivals]
+        worth = [arrival.weight if weighted else 1.0 for arrival in arrivals]
+        size_bytes = [arrival.size_bytes for arrival in arrivals]
+        return cls(
+            at_ns,
+            at_ns + budget_ns,
+            np.array(kind, np.int64),
+            np.array(worth, np.float64),
+            np.array(size_bytes, np.int64),
         )
 
 
-NOBODY = Requests(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+NOBODY = Requests.of((), False, {})
 
 
 class Bid:
@@ -57,7 +85,7 @@ class Bid:
         self, option: Option, own: Requests, kin: Requests, known_from_ns: int | None = None
     ) -> None:
         """Takes the requests, and all of their class (`kin`) that could share a batch with them."""
-        first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        first_ns, last_ns, end_ns = option.windows(*own.spans)
         self.place = option.place
         self.rows = np.flatnonzero(last_ns >= first_ns)
         self.first_ns = first_ns[self.rows]

@@ -99,7 +99,7 @@ def _digest(
         kind = kinds.get(arrival.kind)
         if kind is None:
             kind = kinds[arrival.kind] = str(arrival.kind)
-        line = f"{arrival.at_ns} {arrival.budget_ns} {arrival.weight} {kind}\n"
+        line = f"{arrival.at_ns} {arrival.budget_ns} {arrival.weight} {arrival.size_bytes} {kind}\n"
         digest.update(line.encode())
     return digest.hexdigest()
 

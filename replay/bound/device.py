@@ -21,6 +21,7 @@ class Device:
     """The best plan of one target of a place at given fares.
 
     Args:
+        place: The index of the place.
         parallel: How many batches the place runs at once.
         lanes: What it can run.
         times_ns: The service times of each lane, equally likely.
@@ -28,9 +29,15 @@ class Device:
     """
 
     def __init__(
-        self, parallel: int, lanes: Sequence[Lane], times_ns: Sequence[Ints], clock: Clock
+        self,
+        place: int,
+        parallel: int,
+        lanes: Sequence[Lane],
+        times_ns: Sequence[Ints],
+        clock: Clock,
     ) -> None:
         """Converts service times to steps."""
+        self.place = place
         self.parallel = parallel
         self.lanes = lanes
         self._end = clock.steps

@@ -85,7 +85,7 @@ def exact_bound(
     remain, all times are rounded down to a grid: if s' >= s + S then
     floor(s') >= floor(s) + floor(S), and s + S <= d gives floor(s) + floor(S) <= floor(d), so
     every schedule is still among those considered. If the time limit stops the solver, `value` is
-    the bound that it has proved.
+    the bound that it has proved. How long inputs take over a link is not counted.
 
     Source: time-indexed formulations, J. P. Sousa, L. A. Wolsey, "A time indexed formulation of
     non-preemptive single machine scheduling problems", Mathematical Programming 54, 1992;
@@ -122,7 +122,10 @@ def exact_bound(
         for arrival in requests
         for option in fleet.options(arrival.kind)
     )
-    exact = proved and constant and grid_ns == 1
+    instant = all(
+        not place.conditions.byte_ns and place.conditions.link is None for place in fleet.places
+    )
+    exact = proved and constant and instant and grid_ns == 1
     return ExactBound(min(value, offered), offered, exact, grid_ns, len(program.batches))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -73,10 +73,11 @@ def fluid_bound(
     This is weak duality of the linear program "fractions of batches, each device's time at
     most once". The smallest bill is bounded from below, per option, by the cheapest time in the
     request's window and by the cheapest contiguous stretch in it, divided by how many requests
-    of the class could be in one batch with it at all. This holds for any prices; good prices only
-    make the bound tight. The prices used are the dual values of a coarser program (`prices.py`).
-    Its coarseness, solving it one stretch at a time, and the solver's tolerance therefore can't
-    make the bound wrong.
+    of the class could be in one batch with it at all. Links have prices too: a request also pays
+    for the time that its inputs occupy one, at its cheapest moment in the window. This holds for
+    any prices; good prices only make the bound tight. The prices used are the dual values of a
+    coarser program (`prices.py`). Its coarseness, solving it one stretch at a time, and the
+    solver's tolerance therefore can't make the bound wrong.
 
     Random service times. If each batch's time is drawn independently of all that was decided
     before it began, `value` bounds the expected result of every policy that doesn't foresee them:
@@ -131,13 +132,7 @@ def _blocks(
                     "a workload is in order of time"
                 )
             before_ns = arrival.at_ns
-        at_ns = np.array([arrival.at_ns for arrival in block], np.int64)
-        budget_ns = np.array([arrival.budget_ns for arrival in block], np.int64)
-        kind = [kinds.setdefault(arrival.kind, len(kinds)) for arrival in block]
-        worth = [arrival.weight if weighted else 1.0 for arrival in block]
-        yield Requests(
-            at_ns, at_ns + budget_ns, np.array(kind, np.int64), np.array(worth, np.float64)
-        )
+        yield Requests.of(block, weighted, kinds)
 
 
 @dataclass(slots=True)
@@ -201,26 +196,64 @@ class _Stretch:
         begin_ns, end_ns = from_ns - margin_ns, until_ns + margin_ns
         near = known.where((known.deadline_ns > begin_ns) & (known.at_ns < end_ns))
         bids = list(self._bids(near, near, None))
-        demand = _demand(near, bids, len(self.fleet.places))
-        edges_ns, prices = price_list(demand, self.fleet.places, begin_ns, end_ns, self.columns)
+        demand = _demand(near, bids, self.fleet)
+        edges_ns, prices = price_list(demand, self.fleet, begin_ns, end_ns, self.columns)
         if self.rounds and margin_ns >= budget_ns and np.any(prices):
             # otherwise too much that competes for this time lies outside of the margin
-            edges_ns, prices = refine(
-                demand, bids, self.fleet.places, edges_ns, prices, self.rounds
-            )
+            edges_ns, prices = self._refined(near, demand, bids, edges_ns, prices)
         inside = (edges_ns > from_ns) & (edges_ns < until_ns)
         first = int(np.searchsorted(edges_ns, from_ns, side="right")) - 1
         kept = np.concatenate(([first], np.flatnonzero(inside)))
         new_edges_ns = np.concatenate(([from_ns], edges_ns[inside], [until_ns]))
         new_prices = prices[:, kept]
-        capacity = np.array([place.capacity_ns(new_edges_ns) for place in self.fleet.places])
-        self.value += float(np.sum(capacity * new_prices))
+        self.value += float(np.sum(self.fleet.capacity_ns(new_edges_ns) * new_prices))
+        self.value += self._spare(new_prices)
         if len(self._edges_ns):
             oldest_ns = int(np.min(self._open.at_ns, initial=from_ns))
             drop = max(0, int(np.searchsorted(self._edges_ns, oldest_ns, side="right")) - 1)
             new_edges_ns = np.concatenate((self._edges_ns[drop:-1], new_edges_ns))
             new_prices = np.concatenate((self._prices[:, drop:], new_prices), axis=1)
         self._edges_ns, self._prices = new_edges_ns, new_prices
+
+    def _refined(
+        self,
+        near: Requests,
+        demand: Demand,
+        bids: Sequence[Bid],
+        edges_ns: Ints,
+        prices: Floats,
+    ) -> tuple[Ints, Floats]:
+        """Better prices of places, at the same prices of links."""
+        many = len(self.fleet.places)
+        demand = replace(demand, toll=self._tolls(near, _priced(edges_ns, prices)))
+        finer_ns, better = refine(
+            demand, bids, self.fleet.places, edges_ns, prices[:many], self.rounds
+        )
+        same = np.searchsorted(edges_ns, finer_ns[:-1], side="right") - 1
+        return finer_ns, np.concatenate((better, prices[many:, same]))
+
+    def _tolls(self, requests: Requests, priced: Sequence[Prices]) -> Floats:
+        """The least that each request pays on the way to each place, at the links' prices."""
+        tolls = np.zeros((len(requests.at_ns), len(self.fleet.places)))
+        for index, place in enumerate(self.fleet.places):
+            if place.link is not None:
+                taken_ns = self.fleet.links[place.link].taken_ns(requests.size_bytes)
+                least = priced[len(self.fleet.places) + place.link].least(
+                    requests.at_ns, requests.deadline_ns
+                )
+                tolls[:, index] = taken_ns * least
+        return tolls
+
+    def _spare(self, prices: Floats) -> float:
+        """The price of what links can carry beyond their mean rate, while their prices are such.
+
+        For each level, that is possible once in every span in which the price is above it.
+        """
+        many = len(self.fleet.places)
+        before = self._prices[many:, -1:] if len(self._edges_ns) else np.zeros((len(prices), 1))
+        rise = np.diff(prices[many:], axis=1, prepend=before[: len(prices) - many])
+        spare_ns = np.array([link.spare_ns for link in self.fleet.links])
+        return float(np.sum(spare_ns * np.sum(np.clip(rise, 0.0, None), axis=1)))
 
     def _bids(self, own: Requests, known: Requests, known_from_ns: int | None) -> Iterator[Bid]:
         """Every option for some of the requests; rows are indices into `own`."""
@@ -243,20 +276,26 @@ class _Stretch:
         self._open = self._open.where(~due)
         if len(ready.at_ns) == 0:
             return
-        priced = [Prices(self._edges_ns, row) for row in self._prices]
+        priced = _priced(self._edges_ns, self._prices)
+        tolls = self._tolls(ready, priced)
         surplus = np.zeros(len(ready.at_ns))
         able = np.zeros(len(ready.at_ns), bool)
         for bid in self._bids(ready, known, self._before_ns):
-            gain = ready.worth[bid.rows] - bid.bill(priced[bid.place])[0]
+            toll = tolls[bid.rows, bid.place]
+            gain = ready.worth[bid.rows] - toll - bid.bill(priced[bid.place])[0]
             surplus[bid.rows] = np.maximum(surplus[bid.rows], gain)
             able[bid.rows] = True
         self.value += float(np.sum(surplus))
         self.possible += float(np.sum(ready.worth[able]))
 
 
-def _demand(requests: Requests, bids: Iterable[Bid], places: int) -> Demand:
+def _priced(edges_ns: Ints, prices: Floats) -> list[Prices]:
+    return [Prices(edges_ns, row) for row in prices]
+
+
+def _demand(requests: Requests, bids: Iterable[Bid], fleet: Fleet) -> Demand:
     """Per request and place, the best rate, and the window in which any of the options can run."""
-    shape = len(requests.at_ns), places
+    shape = len(requests.at_ns), len(fleet.places)
     rate = np.zeros(shape)
     first_ns = np.full(shape, FAR_NS)
     last_ns = np.full(shape, -FAR_NS)
@@ -265,4 +304,6 @@ def _demand(requests: Requests, bids: Iterable[Bid], places: int) -> Demand:
         first_ns[at] = np.minimum(first_ns[at], bid.first_ns)
         last_ns[at] = np.maximum(last_ns[at], bid.end_ns)
         rate[at] = np.maximum(rate[at], 1.0 / bid.cost_ns)
-    return Demand(requests.worth, rate, first_ns, last_ns)
+    taken_ns = np.array([link.taken_ns(requests.size_bytes) for link in fleet.links])
+    taken_ns = taken_ns.reshape(len(fleet.links), shape[0]).T
+    return Demand(requests.worth, rate, first_ns, last_ns, taken_ns, np.zeros(shape))

@@ -123,7 +123,7 @@ class Lane:
         self, option: Option, own: Requests, index: Ints, odds: Odds, clock: Clock, room: int
     ) -> None:
         """Determines which requests could ride when."""
-        first_ns, last_ns, end_ns = option.windows(own.at_ns, own.deadline_ns)
+        first_ns, last_ns, end_ns = option.windows(*own.spans)
         last = np.full(len(index), clock.at(np.array([option.before_ns - 1]))[0])
         first, end = clock.at(first_ns), clock.at(end_ns)
         fits = last_ns >= first_ns

@@ -48,19 +48,54 @@ class Coming(Protocol):
     def weight(self) -> float:
         """What it is worth."""
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of its inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLink:
+    """A link that carries the inputs of one batch after the other.
+
+    Attributes:
+        name: Its name; it is shared by all targets whose conditions name it.
+        byte_ns: How long each byte occupies it, in nanoseconds.
+        spare_ns: In a span of T ns it carries what occupies it for T + `spare_ns` at most. This is
+            for a link of varying rate, of which `byte_ns` is the mean.
+
+    Raises:
+        ValueError: A time is negative.
+    """
+
+    name: str
+    byte_ns: float
+    spare_ns: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses impossible values."""
+        if min(self.byte_ns, self.spare_ns) < 0:
+            raise ValueError("a transfer takes 0 ns or more")
+
+    def taken_ns(self, size_bytes: Ints) -> Floats:
+        """How long inputs of each size occupy it."""
+        taken: Floats = np.floor(self.byte_ns * size_bytes)
+        return taken
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What is true of a target beyond its offers.
 
     Attributes:
-        out_ns: The least time that a request needs to reach it.
+        out_ns: The least time that a request without inputs needs to reach it.
         back_ns: The least time that its result needs to return.
         up: The spans in which it is up, in order; a batch must start and end within one of them.
             None means always.
         parallel: How many batches it runs at the same time.
         slowdown: Pairs of a time and the factor on the service times of batches that start from
             then on, in order. Before the first, times are unchanged.
+        byte_ns: The least time that each byte of the inputs adds to `out_ns`.
+        link: The link that its inputs take; None if that carries any amount.
 
     Raises:
         ValueError: A time is negative, a span is empty or out of order, a factor is not above 0,
@@ -72,10 +107,12 @@ class Conditions:
     up: tuple[tuple[int, int], ...] | None = None
     parallel: int = 1
     slowdown: tuple[tuple[int, float], ...] = ()
+    byte_ns: float = 0.0
+    link: SharedLink | None = None
 
     def __post_init__(self) -> None:
         """Refuses impossible values."""
-        if self.out_ns < 0 or self.back_ns < 0:
+        if min(self.out_ns, self.back_ns, self.byte_ns) < 0:
             raise ValueError("a transfer takes 0 ns or more")
         if self.parallel < 1:
             raise ValueError(f"a target runs 1 batch or more at a time, not {self.parallel}")
@@ -115,6 +152,7 @@ class Option:
         by_ns: The batch is done at this time or earlier.
         out_ns: As in `Conditions`.
         back_ns: As in `Conditions`.
+        byte_ns: As in `Conditions`.
         room_ns: The distinct service times, ascending.
         price_ns: For a batch that has at least `room_ns[k]` of time, the least expected time
             on the device per success, over all rules that see the outcome only when it is there:
@@ -130,13 +168,15 @@ class Option:
     by_ns: int
     out_ns: int
     back_ns: int
+    byte_ns: float
     room_ns: Ints
     price_ns: Floats
     times_ns: Ints
 
-    def windows(self, at_ns: Ints, deadline_ns: Ints) -> tuple[Ints, Ints, Ints]:
+    def windows(self, at_ns: Ints, deadline_ns: Ints, size_bytes: Ints) -> tuple[Ints, Ints, Ints]:
         """The first and the last time a batch with each request could start, and its latest end."""
-        first_ns = np.maximum(at_ns + self.out_ns, self.from_ns)
+        carried_ns = (self.byte_ns * size_bytes).astype(np.int64)
+        first_ns = np.maximum(at_ns + self.out_ns + carried_ns, self.from_ns)
         end_ns = np.minimum(deadline_ns - self.back_ns, self.by_ns)
         return first_ns, np.minimum(end_ns - self.least_ns, self.before_ns - 1), end_ns
 
@@ -170,11 +210,13 @@ class Place:
         targets: Their specifications.
         conditions: The conditions of each of them.
         parallel: How many batches they run at the same time, together.
+        link: The index of the link on the way to them; None if that carries any amount.
     """
 
     targets: tuple[TargetSpec, ...]
     conditions: Conditions
     parallel: int
+    link: int | None
 
     def capacity_ns(self, edges_ns: Ints) -> Floats:
         """The device time available between each edge and the next."""
@@ -192,12 +234,19 @@ class Fleet:
 
     Attributes:
         places: Groups of identical targets.
+        links: The links that some of them share.
     """
 
     places: tuple[Place, ...]
+    links: tuple[SharedLink, ...]
     _times: ServiceTimes
     _options: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
     _useful: dict[tuple[str, str | None], list[Option]] = field(default_factory=dict)
+
+    def capacity_ns(self, edges_ns: Ints) -> Floats:
+        """The time available between each edge and the next, of each place, then of each link."""
+        links = [np.diff(edges_ns).astype(np.float64)] * len(self.links)
+        return np.array([*(place.capacity_ns(edges_ns) for place in self.places), *links])
 
     def options(self, kind: RequestClass) -> list[Option]:
         """Every option that serves a class."""
@@ -259,6 +308,7 @@ def _phases_of(place: int, conditions: Conditions, size: int, samples: Ints) -> 
             by_ns,
             conditions.out_ns,
             conditions.back_ns,
+            conditions.byte_ns,
             room_ns,
             np.minimum.accumulate(spent / done),
             scaled,
@@ -278,7 +328,8 @@ def make_fleet(
         times: The true service times; None takes the measured samples of the offers.
 
     Raises:
-        ValueError: Two targets share an id, or conditions name a target that is not in the fleet.
+        ValueError: Two targets share an id, conditions name a target that is not in the fleet, or
+            two different links have the same name.
     """
     given = dict(conditions or {})
     true_times = times or _as_measured
@@ -298,11 +349,21 @@ def make_fleet(
     unknown = sorted(set(given) - seen)
     if unknown:
         raise ValueError(f"conditions for {unknown[0]!r}, which is not a target of the fleet")
+    links = list(dict.fromkeys(condition.link for _, condition in groups if condition.link))
+    names = [link.name for link in links]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two different links have the name {twice!r}")
     places = tuple(
-        Place(tuple(alike), condition, condition.parallel * len(alike))
+        Place(
+            tuple(alike),
+            condition,
+            condition.parallel * len(alike),
+            links.index(condition.link) if condition.link else None,
+        )
         for (_, condition), alike in groups.items()
     )
-    return Fleet(places, true_times)
+    return Fleet(places, tuple(links), true_times)
 
 
 def _as_measured(_target_id: str, offer: Offer, size: int) -> Sequence[int]:

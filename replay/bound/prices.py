@@ -3,23 +3,23 @@
     maximise    sum of  worth[g] * y[g, p, j]
     subject to  sum over p, j of  y[g, p, j]             <=  count[g]        (group g)
                 sum over g of     y[g, p, j] / rate[g, p] <=  capacity[p, j]  (place p, interval j)
+                sum over g, p of  y[g, p, j] * taken[g, l] <= length[j]       (link l, interval j)
 
-y is how many requests of a group are served in a place during an interval. A group consists of
-requests of the same worth, with about the same rates, and with windows that meet the same
-intervals. The dual values of the second row are the prices: what one more nanosecond in that place
-and interval would be worth.
+The last sum is over the places behind a link. y is how many requests of a group are served in a
+place during an interval. A group consists of requests of the same worth, with about the same rates,
+and with windows that meet the same intervals. The dual values of the second and third row are the
+prices: what one more nanosecond of that place or link in that interval would be worth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import linprog  # type: ignore[import-untyped]
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
-from replay.bound.model import Floats, Ints, Place
+from replay.bound.model import Fleet, Floats, Ints
 
 _COARSEST = 16
 _MOST_ITERATIONS = 20_000
@@ -35,12 +35,16 @@ class Demand:
         rate: The most requests like it that a place can serve per nanosecond; 0 where it can't.
         first_ns: The first time at which it can be worked on there.
         last_ns: The time until which it can.
+        taken_ns: How long it occupies each link; columns are links.
+        toll: What its way to a place costs.
     """
 
     worth: Floats
     rate: Floats
     first_ns: Ints
     last_ns: Ints
+    taken_ns: Floats
+    toll: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class _Groups:
     rate: Floats
     first: Ints
     last: Ints
+    taken_ns: Floats
 
     def columns(self) -> int:
         return int(np.sum((self.last - self.first + 1)[self.rate > 0]))
@@ -57,16 +62,16 @@ class _Groups:
 
 def price_list(
     demand: Demand,
-    places: Sequence[Place],
+    fleet: Fleet,
     from_ns: int,
     until_ns: int,
     columns: int,
 ) -> tuple[Ints, Floats]:
-    """Edges of intervals, and per place the price of a nanosecond in each of them.
+    """Edges of intervals, and the price of a nanosecond in each of them, per place, then per link.
 
     Args:
         demand: The requests.
-        places: The places that can serve them.
+        fleet: The places that can serve them, and the links to these.
         from_ns: Start of the stretch.
         until_ns: Its end, after its start.
         columns: The most columns of the program; to stay below, time is divided more coarsely.
@@ -76,8 +81,7 @@ def price_list(
     while groups.columns() > columns and len(edges_ns) > _COARSEST:
         edges_ns = _edges(demand, from_ns, until_ns, (len(edges_ns) - 1) * 2 // 3)
         groups = _group(demand, edges_ns)
-    capacity = np.array([place.capacity_ns(edges_ns) for place in places])
-    return edges_ns, _solve(groups, capacity, until_ns - from_ns)
+    return edges_ns, _solve(groups, fleet, edges_ns)
 
 
 def _edges(demand: Demand, from_ns: int, until_ns: int, intervals: int) -> Ints:
@@ -112,31 +116,43 @@ def _group(demand: Demand, edges_ns: Ints) -> _Groups:
     )
     rate = np.zeros((len(chosen), demand.rate.shape[1]))
     np.add.at(rate, group.reshape(-1), demand.rate)
+    taken_ns = np.zeros((len(chosen), demand.taken_ns.shape[1]))
+    np.add.at(taken_ns, group.reshape(-1), demand.taken_ns)
     return _Groups(
         demand.worth[chosen],
         count.astype(np.float64),
         rate / count[:, None],
         first[chosen],
         last[chosen],
+        taken_ns / count[:, None],
     )
 
 
-def _solve(groups: _Groups, capacity_ns: Floats, span_ns: int) -> Floats:
-    """The price of a nanosecond per place and interval; 0 everywhere if there is no column."""
-    intervals = capacity_ns.shape[1]
+def _solve(groups: _Groups, fleet: Fleet, edges_ns: Ints) -> Floats:
+    """The price of a nanosecond per place or link, and interval; 0 everywhere without a column."""
+    capacity_ns = fleet.capacity_ns(edges_ns)
+    intervals = len(edges_ns) - 1
     group, place = np.nonzero(groups.rate > 0)
     width = (groups.last - groups.first + 1)[group, place]
     column_group, column_place = np.repeat(group, width), np.repeat(place, width)
     begin = np.repeat(np.cumsum(width) - width, width)
     interval = np.arange(len(begin)) - begin + groups.first[column_group, column_place]
-    unit_ns = span_ns / intervals
-    slot = column_place * intervals + interval
+    unit_ns = (edges_ns[-1] - edges_ns[0]) / intervals
+    link = np.array([-1 if each.link is None else each.link for each in fleet.places])[column_place]
+    far = np.flatnonzero(link >= 0)
     columns = Columns(
         groups.worth[column_group],
         column_group,
-        np.arange(len(column_group)),
-        slot,
-        1.0 / (groups.rate[column_group, column_place] * unit_ns),
+        np.concatenate((np.arange(len(column_group)), far)),
+        np.concatenate((column_place, len(fleet.places) + link[far])) * intervals
+        + np.concatenate((interval, interval[far])),
+        np.concatenate(
+            (
+                1.0 / groups.rate[column_group, column_place],
+                groups.taken_ns[column_group[far], link[far]],
+            )
+        )
+        / unit_ns,
     )
     return solve(columns, groups.count, capacity_ns, unit_ns)
 

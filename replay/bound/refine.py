@@ -64,7 +64,7 @@ def refine(
     prices: Floats,
     rounds: int,
 ) -> tuple[Ints, Floats]:
-    """Better prices, on finer intervals.
+    """Better prices of places, on finer intervals.
 
     Args:
         demand: The requests.
@@ -138,7 +138,7 @@ def _answer(
     for index, bid in enumerate(bids):
         bill, begin_ns = bid.bill(priced[bid.place])
         answers.append(begin_ns)
-        surplus = demand.worth[bid.rows] - bill
+        surplus = demand.worth[bid.rows] - demand.toll[bid.rows, bid.place] - bill
         better = surplus > gain[bid.rows, bid.place]
         gain[bid.rows[better], bid.place] = surplus[better]
         local[bid.rows[better], bid.place] = index
@@ -175,7 +175,7 @@ def _master(demand: Demand, ways: _Ways, edges_ns: Ints, capacity_ns: Floats) ->
     )
     share = (ways.shared_ns / ways.busy_ns)[user]
     columns = Columns(
-        demand.worth[ways.row],
+        demand.worth[ways.row] - demand.toll[ways.row, ways.place],
         ways.row,
         user,
         ways.place[user] * intervals + interval,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from operator import itemgetter
 
 import numpy as np
@@ -22,6 +23,7 @@ from replay.bound.model import (
     ServiceTimes,
     make_fleet,
 )
+from replay.bound.tolls import Tolls
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
@@ -49,6 +51,12 @@ _PRICES = 12
 _FIRST_FARE = 0.3
 """The fares from which the other search starts, as a share of each worth. Where nearly all requests
 can be served, the best of those prices is close to 0, and the search can't descend from there."""
+
+_TOLLS = 0.2, 0.5, 1.0, 2.0
+"""The tolls of the mean request that are tried at first, as a share of the mean worth."""
+
+_TOLL_PACE = 10.0
+"""How fast tolls move in comparison with fares."""
 
 _FEW = 0.05
 """At the lowest of these prices, the request dearest to serve pays this share of its worth."""
@@ -103,9 +111,10 @@ def whole_bound(
 
         sum over requests of (w - f)  +  sum over devices of the most fares that each could earn
 
-    where each device is limited by nothing but its own time. The most it could earn is known
-    exactly: a batch pays its whole time and carries at most as many requests as its size, so with
-    V(t) for what can be earned from t on,
+    where each device is limited by nothing but its own time. Where a link leads to it, a toll is
+    taken from the fare first; a link takes in at most the price of all its time, which is added
+    (`tolls.py`). The most it could earn is known exactly: a batch pays its whole time and carries
+    at most as many requests as its size, so with V(t) for what can be earned from t on,
 
         V(t) = max(V(later), max over batches of  sum of f(r) * P(t + S <= end(r))  + E[V(t + S)])
 
@@ -136,7 +145,8 @@ def whole_bound(
             for random service times, if there are any.
     """
     fleet = make_fleet(targets, conditions, times)
-    found, kinds = _columns(list(arrivals), weighted)
+    kinds: dict[RequestClass, int] = {}
+    found = Requests.of(list(arrivals), weighted, kinds)
     offered = float(np.sum(found.worth))
     offers = [
         (option, np.flatnonzero(found.kind == number))
@@ -160,16 +170,18 @@ def whole_bound(
         devices = list(_devices(fleet, found, offers, means, rough, _WIDEST))
     except TooWide:
         return WholeBound(float(np.sum(worth)), offered, clock.grid_ns)
-    starts = _first(worth, offers, devices), _FIRST_FARE * worth
-    searches = [_search(worth, start, devices, rounds, _FIRST_AIM) for start in starts]
-    _, fares = min(searches, key=itemgetter(0))
+    tolls = Tolls(fleet, found)
+    sale = _Sale(worth, tolls)
+    starts = _first(sale, offers, devices), np.concatenate((_FIRST_FARE * worth, tolls.free))
+    searches = [_search(sale, start, devices, rounds, _FIRST_AIM) for start in starts]
+    _, prices = min(searches, key=itemgetter(0))
     if any(option.times_ns[0] < option.times_ns[-1] for option, _ in offers):
         means = [_means(option, _PARTS) for option, _ in offers]
         devices = list(_devices(fleet, found, offers, means, rough))
-        _, fares = _search(worth, fares, devices, rounds // 2, _NEXT_AIM)
+        _, prices = _search(sale, prices, devices, rounds // 2, _NEXT_AIM)
     chances = [(odds_of(option), _few(option.times_ns)) for option, _ in offers]
     # One device at a time: these tables are many times as large as those above.
-    value = _value(worth, fares, _devices(fleet, found, offers, chances, clock))
+    value = sale.value(prices, _devices(fleet, found, offers, chances, clock))
     return WholeBound(min(value, float(np.sum(worth))), offered, clock.grid_ns)
 
 
@@ -180,25 +192,13 @@ _Chances = Sequence[tuple[Odds, Ints]]
 """Per option, the chance that a batch is in time, and its service times, equally likely."""
 
 
-def _columns(
-    arrivals: Sequence[Coming], weighted: bool
-) -> tuple[Requests, dict[RequestClass, int]]:
-    kinds: dict[RequestClass, int] = {}
-    at_ns = np.array([arrival.at_ns for arrival in arrivals], np.int64)
-    budget_ns = np.array([arrival.budget_ns for arrival in arrivals], np.int64)
-    kind = [kinds.setdefault(arrival.kind, len(kinds)) for arrival in arrivals]
-    worth = [arrival.weight if weighted else 1.0 for arrival in arrivals]
-    columns = Requests(at_ns, at_ns + budget_ns, np.array(kind, np.int64), np.array(worth, float))
-    return columns, kinds
-
-
 def _windows(found: Requests, offers: _Offers) -> tuple[Ints, Ints, Ints]:
     """Which requests can be served at all, and the starts and ends of their windows by option."""
     able = np.zeros(len(found.worth), bool)
     begins_ns: list[Ints] = [np.empty(0, np.int64)]
     ends_ns: list[Ints] = [np.empty(0, np.int64)]
     for option, rows in offers:
-        first_ns, last_ns, end_ns = option.windows(found.at_ns[rows], found.deadline_ns[rows])
+        first_ns, last_ns, end_ns = option.windows(*found.where(rows).spans)
         some = last_ns >= first_ns
         able[rows[some]] = True
         begins_ns.append(first_ns[some])
@@ -244,63 +244,113 @@ def _devices(
                     lanes.append(lane)
                     times_ns.append(samples_ns)
         if lanes:
-            yield Device(place.parallel, lanes, times_ns, clock)
+            yield Device(index, place.parallel, lanes, times_ns, clock)
 
 
-def _value(worth: Floats, fares: Floats, devices: Iterable[Device]) -> float:
-    """The bound that fares give."""
-    return _total(worth, fares, ((device, device.most(fares)) for device in devices))
-
-
-def _total(worth: Floats, fares: Floats, earned: Iterable[tuple[Device, float]]) -> float:
-    """The bound, given the most that each device could earn."""
-    return float(np.sum(worth - fares)) + sum(device.parallel * most for device, most in earned)
-
-
-def _first(worth: Floats, offers: _Offers, devices: Sequence[Device]) -> Floats:
-    """The best fares among those proportional to each request's least device time."""
-    cost = np.full(len(worth), np.inf)
-    for option, rows in offers:
-        cost[rows] = np.minimum(cost[rows], option.least_ns / option.size)
-    dearest = worth[worth > 0] / cost[worth > 0]
-    prices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES)
-    tried = [np.minimum(worth, price * cost) for price in prices]
-    values = [_value(worth, f, devices) for f in tried]
-    best: Floats = tried[int(np.argmin(values))]
-    return best
-
-
-def _search(
-    worth: Floats, fares: Floats, devices: Sequence[Device], rounds: int, aim: float
-) -> tuple[float, Floats]:
-    """The lowest bound found, and its fares, at which few requests are served twice or never.
+class _Sale:
+    """What is sold at prices: a fare for each request, then the tolls of links.
 
     Args:
         worth: What each request is worth.
-        fares: The fares to start from.
-        devices: The devices that could serve them.
-        rounds: The most rounds of improving fares.
+        tolls: The links.
+
+    Attributes:
+        worth: As given.
+        most: The highest price that could be of use.
+        pace: How far each price moves, as a multiple of the slope. A toll's slope is that of all
+            requests that pay it.
+    """
+
+    def __init__(self, worth: Floats, tolls: Tolls) -> None:
+        """Takes the requests and the links."""
+        self.worth = worth
+        self.tolls = tolls
+        self._slope = np.concatenate((np.full(len(worth), -1.0), tolls.room))
+        self.most = np.concatenate((worth, np.full(len(tolls.room), np.inf)))
+        share = _TOLL_PACE / np.maximum(1.0, tolls.room)
+        self.pace = np.concatenate((np.ones(len(worth)), share))
+
+    def value(self, prices: Floats, devices: Iterable[Device]) -> float:
+        """The bound that prices give."""
+        earned = [d.parallel * d.most(self._left(d, prices)) for d in devices]
+        return self._total(prices, earned)
+
+    def slope(self, prices: Floats, devices: Iterable[Device]) -> tuple[float, Floats]:
+        """The bound that prices give, and how it changes with each of them."""
+        slope, earned = self._slope.copy(), []
+        many = len(self.worth)
+        for device in devices:
+            most, count = device.served(self._left(device, prices))
+            earned.append(device.parallel * most)
+            slope[:many] += device.parallel * count
+            slope[many:] -= self.tolls.used(device.place, prices[many:], device.parallel * count)
+        return self._total(prices, earned), slope
+
+    def _left(self, device: Device, prices: Floats) -> Floats:
+        """What a device gets of each fare."""
+        many = len(self.worth)
+        toll = self.tolls.least(device.place, prices[many:])
+        left: Floats = np.maximum(prices[:many] - toll, 0.0)
+        return left
+
+    def _total(self, prices: Floats, earned: Iterable[float]) -> float:
+        return float(np.sum(self.worth) + self._slope @ prices) + sum(earned)
+
+
+def _first(sale: _Sale, offers: _Offers, devices: Sequence[Device]) -> Floats:
+    """The best prices at which all device time costs the same, and all time of each link."""
+    worth, tolls = sale.worth, sale.tolls
+    cost = {option.place: np.full(len(worth), np.inf) for option, _ in offers}
+    for option, rows in offers:
+        own = cost[option.place]
+        own[rows] = np.minimum(own[rows], option.least_ns / option.size)
+    least = np.min(list(cost.values()), axis=0)
+    dearest = worth[worth > 0] / least[worth > 0]
+    choices = np.geomspace(_FEW * np.min(dearest), np.max(dearest), _PRICES).tolist()
+
+    def prices(price: float, toll: Floats) -> Floats:
+        ways = [price * own + tolls.least(place, toll) for place, own in cost.items()]
+        return np.concatenate((np.minimum(worth, np.min(ways, axis=0)), toll))
+
+    def best(tried: Sequence[tuple[float, Floats]]) -> tuple[float, Floats]:
+        return min(tried, key=lambda each: sale.value(prices(*each), devices))
+
+    found = best([(price, tolls.free) for price in choices])
+    for link in tolls.scarce:
+        changed = [tolls.at(found[1], link, toll) for toll in _TOLLS]
+        found = best([found, *product(choices, changed)])
+    return prices(*found)
+
+
+def _search(
+    sale: _Sale, prices: Floats, devices: Sequence[Device], rounds: int, aim: float
+) -> tuple[float, Floats]:
+    """The lowest bound found, and its prices, at which few requests are served twice or never.
+
+    Args:
+        sale: The requests and links.
+        prices: The prices to start from.
+        devices: The devices that could serve the requests.
+        rounds: The most rounds of improving prices.
         aim: The share of all worth by which a round tries to lower the bound at first.
     """
-    best = fares
-    least, aim = np.inf, aim * float(np.sum(worth))
-    direction: Floats = np.zeros(len(worth))
+    best = prices
+    offered = float(np.sum(sale.worth))
+    least, aim = np.inf, aim * offered
+    direction: Floats = np.zeros(len(prices))
     failures = 0
     for _ in range(rounds):
-        plans = [device.served(fares) for device in devices]
-        value = _total(worth, fares, zip(devices, [most for most, _ in plans], strict=True))
+        value, slope = sale.slope(prices, devices)
         failures = 0 if value < least - aim / 10 else failures + 1
         if value < least:
-            least, best = value, fares
-        counts = zip(devices, plans, strict=True)
-        slope = sum([device.parallel * count for device, (_, count) in counts]) - 1.0
+            least, best = value, prices
         if failures >= _PATIENCE:
-            fares, aim, failures, direction = best, _HALVING * aim, 0, 0.0 * direction
+            prices, aim, failures, direction = best, _HALVING * aim, 0, 0.0 * direction
         direction = slope + _MEMORY * direction
-        ends = ((fares <= 0) & (direction > 0)) | ((fares >= worth) & (direction < 0))
-        move = np.where(ends, 0.0, direction)
-        length = float(move @ move)
-        if length == 0 or aim < _LAST_AIM * float(np.sum(worth)):
+        ends = ((prices <= 0) & (direction > 0)) | ((prices >= sale.most) & (direction < 0))
+        move = np.where(ends, 0.0, sale.pace * direction)
+        length = float(move @ direction)
+        if length == 0 or aim < _LAST_AIM * offered:
             break
-        fares = np.clip(fares - (value - least + aim) / length * move, 0.0, worth)
+        prices = np.clip(prices - (value - least + aim) / length * move, 0.0, sale.most)
     return float(least), best

@@ -377,16 +377,24 @@ class Fleet:
     def conditions(self, seed: int | str = 0) -> dict[str, Conditions]:
         """What the bounds need to know; what they can't express is taken in their favour."""
         longest = self._longest_ns(seed)
+        names: dict[int, str] = {}
         found = {}
         for device in self.devices:
             course = course_of(self.script, device.spec.id, device.truth.drift)
-            out_ns, back_ns = device.link.least_ns() if device.link else (0, 0)
+            link = device.link
+            out_ns, back_ns = link.least_ns() if link else (0, 0)
             up = spans_up(self.script, device.spec.id)
-            if device.link is None and course.stalls:
+            if link is None and course.stalls:
                 up = without_stalls(up, course, longest[device.spec.id])
             whole = up == [(-FAR_NS, FAR_NS)]
             found[device.spec.id] = Conditions(
-                out_ns, back_ns, None if whole else tuple(up), device.spec.width, course.slow
+                out_ns,
+                back_ns,
+                None if whole else tuple(up),
+                device.spec.width,
+                course.slow,
+                link.byte_ns if link else 0.0,
+                link.shared(names.setdefault(id(link), device.spec.id)) if link else None,
             )
         return found
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeVar
 
+from replay.bound import SharedLink
 from replay.links import LinkTrace
 
 RESEND_NS = 200_000_000
@@ -85,6 +86,14 @@ class Link:
         if self.trace is not None and self.trace.delay is not None:
             rtt_ns += self.trace.delay.quantile_ns(0.0)
         return rtt_ns // 2, rtt_ns // 2
+
+    def shared(self, name: str) -> SharedLink:
+        """What it carries, for the bounds."""
+        if self.trace is not None and self.trace.capacity is not None:
+            capacity = self.trace.capacity
+            byte_ns = capacity.period_ns / capacity.period_bytes
+            return SharedLink(name, byte_ns, math.ceil(capacity.burst_bytes * byte_ns))
+        return SharedLink(name, self.byte_ns)
 
 
 Steps = tuple[tuple[int, float], ...]

@@ -99,6 +99,13 @@ class Capacity:
         """Bits per second over the whole recording."""
         return self.period_bytes * 8e9 / self.period_ns
 
+    @property
+    def burst_bytes(self) -> float:
+        """The most that it carries in any span beyond what it would at its mean rate."""
+        knots = zip(self._sums, self._knots_ns, strict=True)
+        ahead = [size - at_ns * self.period_bytes / self.period_ns for size, at_ns in knots]
+        return max(ahead) - min(ahead)
+
     def transfer_ns(self, at_ns: int, size_bytes: int) -> int:
         """How long the otherwise idle link needs for `size_bytes` from `at_ns` on.
 
