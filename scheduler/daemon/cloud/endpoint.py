@@ -236,15 +236,22 @@ async def apart(call: Coroutine[Any, Any, T]) -> T:
     Raises:
         RemoteError: The connection was abandoned.
     """
-    task = asyncio.ensure_future(call)
+    task = asyncio.create_task(call)
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:
         task.cancel()
+        task.add_done_callback(_discard)
         raise
     if task.cancelled():
         raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
     return task.result()
+
+
+def _discard(task: asyncio.Task[Any]) -> None:
+    """Takes a result that nobody awaits any more; asyncio would log an exception left untaken."""
+    if not task.cancelled():
+        task.exception()
 
 
 def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:

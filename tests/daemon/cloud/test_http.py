@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from aiohttp import ClientSession, TCPConnector, web
 from aiohttp.abc import AbstractResolver
 
 from scheduler.core.outcomes import Outcome
-from scheduler.daemon.cloud.endpoint import Fault, RemoteError, said_by_laxity
+from scheduler.daemon.cloud.endpoint import Fault, RemoteError, apart, said_by_laxity
 from scheduler.daemon.cloud.http_endpoint import HttpEndpoint
 from scheduler.daemon.cloud.http_messages import HEADER_LENGTH, inferred
 from tests.daemon.cloud.boxes import Box, box_of, numbers
@@ -288,6 +289,31 @@ def test_a_call_that_is_still_looking_for_the_server_is_not_cancelled_by_a_new_c
         await endpoint.close()
 
     asyncio.run(ask())
+
+
+def test_a_call_given_up_at_the_moment_it_times_out_leaves_nothing_in_the_log():
+    """As a batch is at its deadline. aiohttp then turns the cancellation into its timeout."""
+
+    async def times_out() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RemoteError(Fault.SILENT, "no answer within 0.050 s") from None
+
+    async def run() -> list[dict[str, Any]]:
+        logged: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+        call = asyncio.create_task(apart(times_out()))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        del call
+        await asyncio.sleep(0.01)
+        gc.collect()
+        return logged
+
+    assert asyncio.run(run()) == []
 
 
 def test_a_length_of_thousands_of_digits_is_no_length():
