@@ -179,7 +179,9 @@ class WorkerLink(asyncio.BufferedProtocol):
         if self._look_timer is not None:
             self._look_timer.cancel()
         is_silent = self._silent >= _SILENT_LOOKS
-        ended = self._ending or str(exc or "its process ended")
+        # A process that leaves a message unread as it ends resets the connection.
+        is_end = exc is None or isinstance(exc, ConnectionError)
+        ended = self._ending or ("its process ended" if is_end else str(exc))
         reason = self._why_silent if is_silent else ended
         self._listener.on_lost(self.device_id, f"worker of {self.device_id}: {reason}", is_silent)
 

@@ -172,9 +172,13 @@ def test_a_worker_is_told_apart_that_is_stopped_computes_or_waits(start):
     assert why_silent(0, None, standing(0)) == "its process says nothing; is it stopped?"
 
 
-def test_one_that_ends_is_lost_for_that(played):
+@pytest.mark.parametrize("leaves_unread", [False, True])
+def test_one_that_ends_is_lost_for_that(played, leaves_unread):
     async def acts(accept, heard):
-        (await accept())[0].close()
+        peer = (await accept())[0]
+        if leaves_unread:  # the connection is reset then, not closed
+            heard.link.cancel(7)
+        peer.close()
         assert await heard.next() == ("lost", "cpu:0", "worker of cpu:0: its process ended", False)
 
     played(acts)
