@@ -22,7 +22,8 @@ def set_ray_environment(state_dir: Path) -> None:
     systems makes it assume a single box, on Linux too.
 
     The output of its processes is passed on unchanged, without Ray's prefix and colours and without
-    merging similar lines, because each line of the log is JSON.
+    merging similar lines, because each line of the log is JSON. Only what the raylet says, such as
+    that a process was killed, begins with `(raylet)`.
 
     A token already named in the environment, to join another cluster, is kept.
 
@@ -37,6 +38,7 @@ def set_ray_environment(state_dir: Path) -> None:
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # then it stays on loopback
     os.environ["RAY_DISABLE_WORKER_LOG_PREFIX"] = "1"
+    os.environ["RAY_COLOR_PREFIX"] = "0"
     os.environ["RAY_DEDUP_LOGS"] = "0"
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():

@@ -134,6 +134,7 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     assert load.endings["result"] > 0
     if actor == "SchedulerProcess":
         assert says(lasting, "the scheduler had ended and was started again")
+    assert not says(lasting, "\x1b"), "colours in a log that is no terminal"
 
 
 def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
