@@ -16,7 +16,7 @@ from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways import meter
 from scheduler.errors import DeadlineExpired
-from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, until
+from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
 CAPACITY = 8 / 0.06
@@ -178,6 +178,30 @@ async def test_a_model_of_the_same_name_but_with_other_files_is_not_the_same():
         assert b.device.ran == 0
         problems = a.driver.catalog.describe()["problems"]
         assert any(p["device"] == "b" and "a different one" in p["reason"] for p in problems)
+
+
+@virtually
+async def test_a_model_whose_files_change_here_is_said_to_differ_until_they_change_back():
+    async with site(Box("a"), Box("b")) as (a, b):
+        await a.load(2 * CAPACITY, 1, 300)
+        ran = b.device.ran
+        assert ran > 0
+
+        def problems() -> list[Any]:
+            told = a.driver.catalog.describe()["problems"]
+            return [p["model"] for p in told if p["device"] == "b"]
+
+        a.driver.on_catalog("cpu:0", [card("m", "other files")], [])
+        await until(lambda: problems() == ["m"])
+        await until(lambda: "offers nothing" in str(a.driver.status()["targets"]))
+        completed = a.endings["completed"]
+        a.ask(300)
+        await until(lambda: a.endings["completed"] == completed + 1)
+        assert b.device.ran == ran
+
+        a.driver.on_catalog("cpu:0", [card("m")], [])
+        await until(lambda: problems() == [])
+        await until(lambda: a.driver.core.targets["b"].up)
 
 
 @virtually

@@ -55,13 +55,16 @@ class PeerKnowledge:
         self._recent: set[Variant] = set()
         self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
 
-    def learn(self, models: Any) -> tuple[list[ModelCard], list[Any]]:
-        """Records the box's models; returns those usable from here, and why others are not.
+    def learn(self, models: Any) -> None:
+        """Records the box's models.
 
         Raises:
             KeyError, TypeError, ValueError: The models are malformed.
         """
         self._cards = list(map(card_from, models))
+
+    def usable(self) -> tuple[list[ModelCard], list[Any]]:
+        """The models usable from here, compared with this box's own of now; why others are not."""
         usable = [card for card in self._cards if self._has_same(card)]
         why = f"the model of that name on {self._box} is a different one"
         return usable, [[card.name, why] for card in self._cards if card not in usable]
@@ -77,7 +80,7 @@ class PeerKnowledge:
             False if the report is more current than what was learned from answers, because nothing
             was sent lately.
         """
-        usable = {card.name for card in self._cards if self._has_same(card)}
+        usable = {card.name for card in self.usable()[0]}
         self._rows = [row for row in rows if row.model in usable]
         in_use = bool(self._used) or not self.learned
         self.learned = self.learned and in_use

@@ -41,6 +41,8 @@ SILENT_NS = 2_000_000_000
 REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
 """Outcomes with which another box refuses a request."""
 
+_NOTHING = "it offers nothing at present that can be used from here"
+
 log = structlog.get_logger()
 
 
@@ -89,6 +91,7 @@ class PeerLink:
         self._large = LargeWay(self._dial, self._on_large_frame, self._on_large_lost)
         self._pings = Pings(self._meter, clock_ns)
         self._reported_ns = self._heard_ns = clock_ns()
+        self._problems: list[Any] = []
         self.forwarded = self.refused = 0
 
     # -- the connection
@@ -309,11 +312,18 @@ class PeerLink:
 
     def _learn(self, models: Any) -> None:
         """Records the other box's models, which can then be requested here too."""
-        self._listener.on_catalog(self._box, *self._known.learn(models), own=False)
+        self._known.learn(models)
+        self._tell_models()
+
+    def _tell_models(self) -> None:
+        cards, self._problems = self._known.usable()
+        self._listener.on_catalog(self._box, cards, self._problems, own=False)
 
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._introducer.heard(self._box, members)
         self._reported_ns = self._clock_ns()
+        if self._known.usable()[1] != self._problems:  # this box's own models have changed
+            self._tell_models()
         in_use = self._known.report(rows, {sent.what for sent in self._sent.values()})
         if not in_use and self._known.models:
             # Nothing is sent there, maybe because of outdated learning: start afresh from the
@@ -327,7 +337,8 @@ class PeerLink:
         """Reports the box as of its last report, and for how long it is closed."""
         if self._known.offers_less() and self._up:
             # A target's offers can't be withdrawn, but it may come back up with fewer.
-            self._lose("it offers less than before")
+            is_empty = not self._known.models
+            self._lose(_NOTHING if is_empty else "it offers less than before")
         room = self._known.room()
         if self._connection is not None:
             cards = [self._introducer.card(model) for model in sorted(self._known.models)]
