@@ -30,6 +30,9 @@ MEANINGS = {
     "failed": "the runtime failed it",
 }
 
+_LONG_OVERDUE_NS = 1_000_000_000
+"""A batch that is overdue for this long is mentioned: its device may hang."""
+
 
 def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     """A summary of a box.
@@ -119,6 +122,8 @@ def _targets(status: Answer) -> RenderableType:
         )
         if ready and not target["up"] and "way" not in target:
             what = "ready, but it has no model that it can run"
+        if target["up"] and (late_ns := target.get("overdue_ns", 0)) >= _LONG_OVERDUE_NS:
+            style, what = "yellow", f"a batch should have been over {duration(late_ns / 1e9)} ago"
         if breaker.get("state") == "open":
             style, word, what = "yellow", "not used", f"retried automatically: {breaker['reason']}"
         elif not ready and progress.get("total"):

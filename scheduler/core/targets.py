@@ -277,6 +277,10 @@ class TargetState:
             free_ns = self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
         return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
 
+    def overdue_ns(self, now_ns: int) -> int:
+        """For how long a run should have been over; 0 if none is overdue."""
+        return max(0, now_ns - self._head_done_ns) if self.runs else 0
+
     def way_wait_ns(self, now_ns: int) -> int:
         """How long a batch sent now waits for the bytes of earlier ones on the link."""
         return max(0, self._way_free_ns - now_ns)

@@ -399,5 +399,5 @@ class Driver:
 
     def status(self) -> dict[str, Any]:
         """The scheduler's state and how requests ended, for people and programs."""
-        told = status_of(self.core, self.policy, self._ways, self._energy)
+        told = status_of(self.core, self.policy, self._ways, self._energy, self.clock_ns())
         return {**told, "policy_problem": self.fell_back}

@@ -19,6 +19,7 @@ def status_of(
     policy: tuple[str, Mapping[str, Any]],
     ways: Mapping[str, Way],
     energy: EnergyAccount,
+    now_ns: int,
 ) -> dict[str, Any]:
     """The requests held, how requests ended, and the state of the targets.
 
@@ -27,6 +28,7 @@ def status_of(
         policy: Name and options of the policy.
         ways: The links to the targets, by target id.
         energy: The energy that the targets have used.
+        now_ns: The time, on the core's clock.
     """
     return {
         "policy": {"name": policy[0], **policy[1]},
@@ -40,7 +42,7 @@ def status_of(
         "targets": [
             {
                 "id": target_id,
-                **about(core.targets.get(target_id)),
+                **about(core.targets.get(target_id), now_ns),
                 **way.describe(),
                 "energy": energy.describe(target_id),
             }
@@ -49,12 +51,13 @@ def status_of(
     }
 
 
-def about(target: TargetState | None) -> dict[str, Any]:
+def about(target: TargetState | None, now_ns: int) -> dict[str, Any]:
     """A target as the core knows it; the argument is None until it first comes up."""
     if target is None:
         return {
             "up": False,
             "runs": 0,
+            "overdue_ns": 0,
             "calibration": [],
             "sizes": [],
             "transfer_ns": (0, 0.0),
@@ -65,6 +68,7 @@ def about(target: TargetState | None) -> dict[str, Any]:
     return {
         "up": target.up,
         "runs": len(target.runs),
+        "overdue_ns": target.overdue_ns(now_ns),
         "calibration": [each._asdict() for each in target.calibration()],
         "sizes": [
             {

@@ -396,6 +396,16 @@ class TestStatus:
         assert isinstance(console.file, StringIO)
         assert "half-open" not in console.file.getvalue()
 
+    @pytest.mark.parametrize(("late_ns", "is_said"), [(900_000_000, False), (4 * 10**9, True)])
+    def test_a_device_that_seems_to_hang_is_said_to(self, late_ns, is_said):
+        targets: Any = STATUS["targets"]
+        hangs = {**targets[0], "up": True, "overdue_ns": late_ns}
+        console = Console(file=StringIO(), width=200, color_system=None)
+        console.print(status_view({**STATUS, "targets": [hangs]}))
+        assert isinstance(console.file, StringIO)
+        told = "a batch should have been over 4 s ago" in console.file.getvalue()
+        assert told == is_said
+
     @pytest.mark.parametrize("width", [60, 80, 140])
     def test_no_name_or_figure_is_cut_off_at_any_width(self, width):
         console = Console(file=StringIO(), width=width, color_system=None)

@@ -46,6 +46,8 @@ def test_the_longer_a_run_is_overdue_the_longer_it_is_expected_to_take():
     assert busy.free_ns(5 * MS) == 10 * MS
     assert busy.free_ns(6 * MS) == 7 * MS + 5 * MS
     assert busy.free_ns(25 * MS) == 45 * MS + 5 * MS
+    assert [busy.overdue_ns(ms * MS) for ms in (4, 5, 25)] == [0, 0, 20 * MS]
+    assert state(FIVE).overdue_ns(25 * MS) == 0
 
 
 def test_a_target_without_a_slot_is_never_open():

@@ -306,7 +306,7 @@ def test_what_a_box_has_learned_of_sizes_is_true_of_its_fleet():
         run = Run(1, "cpu:0", measured, (1,), {1}, now_ns, 0, requests=(request,))
         target.last_done_ns = now_ns
         target.observe(run, now_ns + 40 * MS)
-    status = {"targets": [{"id": "cpu:0", **about(target)}]}
+    status = {"targets": [{"id": "cpu:0", **about(target, 10**9)}]}
     place = {"target": "cpu:0", "runtime": "r", "latency_ms": {"1": {"p50": 5.0, "p95": 5.0}}}
     said = {"models": [{"name": "m", "variants": [{"name": "v", "targets": [place]}]}]}
     made = fleet_of_models(said, json.loads(json.dumps(status)))
