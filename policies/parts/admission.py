@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from policies.parts.caution import Caution
-from policies.parts.outlook import Outlook
+from policies.parts.outlook import Outlook, late_by
 from policies.parts.pace import Pace, caught_up_ns
 from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
@@ -112,12 +112,12 @@ class Admission:
             return None
         soonest_ns = self._outlook.earliest_ns(request.kind)
         if soonest_ns is not None and soonest_ns > request.deadline_ns:
-            why = f"would be {(soonest_ns - request.deadline_ns) / 1e6:.1f} ms late at the earliest"
+            why = f"would be {late_by(soonest_ns - request.deadline_ns)} at the earliest"
         else:
             if soonest_ns is not None:
                 self._remember(request)
-            late_ms = (done_ns - request.deadline_ns) / 1e6
-            why = f"would be {late_ms:.1f} ms late behind what was admitted before"
+            late = late_by(done_ns - request.deadline_ns)
+            why = f"would be {late} behind what was admitted before"
         return Drop(request, why, self._offer(request, done_ns))
 
     # -- the fluid schedule

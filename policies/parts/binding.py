@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from policies.parts.outlook import Bid, Outlook
+from policies.parts.outlook import Bid, Outlook, late_by
 from policies.parts.serving import order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -128,7 +128,7 @@ class Binding:
             if late_ns <= 0 or request.accept_late:
                 left.append(request)
             else:
-                why = f"would be {late_ns / 1e6:.1f} ms late on {target_id}, where it was sent"
+                why = f"would be {late_by(late_ns)} on {target_id}, where it was sent"
                 now_ns = self.outlook.view.now_ns
                 yield Drop(request, why, {target_id: request.deadline_ns + late_ns - now_ns})
         given.requests = left

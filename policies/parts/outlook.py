@@ -293,7 +293,7 @@ def too_late(queue: ClassQueue, earliest_ns: int) -> list[tuple[Request, str]]:
         earliest_ns: The earliest time at which one of its requests could be done.
     """
     return [
-        (each, f"would be {(earliest_ns - each.deadline_ns) / 1e6:.1f} ms late at the earliest")
+        (each, f"would be {late_by(earliest_ns - each.deadline_ns)} at the earliest")
         for each in queue.due(earliest_ns)
         if not each.accept_late
     ]
@@ -306,3 +306,8 @@ def _with_transfer(ladder: Ladder, item_ns: int) -> Ladder:
         for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True)
     )
     return Ladder(ladder.sizes, latency_ns, ladder.rate)
+
+
+def late_by(late_ns: int) -> str:
+    """A lateness for people, in ms; never 0.0, which would read as in time."""
+    return f"{max(0.1, late_ns / 1e6):.1f} ms late"

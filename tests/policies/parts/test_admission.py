@@ -88,10 +88,11 @@ def test_what_would_miss_behind_the_others_is_refused_with_the_budget_that_would
     watch.close()
 
 
-def test_what_would_miss_with_nobody_before_it_is_not_told_of_others():
-    said = submit(full(), request(9, 7))
+@pytest.mark.parametrize(("deadline_ms", "late"), [(7, "1.0"), (8 - 1e-5, "0.1")])
+def test_what_would_miss_with_nobody_before_it_is_not_told_of_others(deadline_ms, late):
+    said = submit(full(), request(9, deadline_ms))
     assert outcomes(said) == {9: Outcome.INFEASIBLE}
-    assert of(Finish, said)[0].reason == "would be 1.0 ms late at the earliest"
+    assert of(Finish, said)[0].reason == f"would be {late} ms late at the earliest"
 
 
 def test_a_request_that_matters_more_is_admitted_before_others():
