@@ -109,7 +109,7 @@ def _work(arguments: WorkerArguments, pipe: Connection) -> None:
         for _ in host.prepare(lambda *step: pipe.send(step)):
             pass
         problems = [f"{p.model}: {p.reason}" for p in host.repository.problems]
-        problems += [f"{p.model}/{p.variant}, {p.runtime}: {p.reason}" for p in host.problems]
+        problems += [": ".join(problem.told()) for problem in host.problems]
         pipe.send(DeviceFigures(spec.id, host.describe(), tuple(host.measured()), tuple(problems)))
         host.close()
     except (DeviceError, RepositoryError) as error:

@@ -166,8 +166,8 @@ class WorkerProcess:
 
     def _say_catalog(self) -> None:
         host = self._host
-        problems = [[p.model, p.reason] for p in host.repository.problems]
-        problems += [[f"{p.model}/{p.variant}", f"{p.runtime}: {p.reason}"] for p in host.problems]
+        problems = [(p.model, p.reason) for p in host.repository.problems]
+        problems += [problem.told() for problem in host.problems]
         cards = [_card(model) for model in host.repository.models.values()]
         self._link.say("catalog", {"t": "catalog", "models": cards, "problems": problems})
 

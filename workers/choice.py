@@ -18,8 +18,8 @@ class RuntimeProblem:
     """Why a runtime does not serve a variant, or not as well as it might.
 
     Attributes:
-        model: The model's name.
-        variant: The variant's name.
+        model: The model's name, or `*` for all of them.
+        variant: The variant's name, or `*` for all of them.
         runtime: The runtime's name, or `*` for all of them.
         reason: What happened.
     """
@@ -28,6 +28,11 @@ class RuntimeProblem:
     variant: str
     runtime: str
     reason: str
+
+    def told(self) -> tuple[str, str]:
+        """What it concerns, and what happened, for people."""
+        what = "all models" if self.model == "*" else f"{self.model}/{self.variant}"
+        return what, self.reason if self.runtime == "*" else f"{self.runtime}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

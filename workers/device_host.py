@@ -371,7 +371,9 @@ class DeviceHost:
         )
 
     def _report_store(self, reason: str) -> None:
-        self.problems.append(RuntimeProblem("*", "*", "*", reason))
+        problem = RuntimeProblem("*", "*", "*", reason)
+        if problem not in self.problems:  # it is reported for each variant
+            self.problems.append(problem)
 
 
 def _note(progress: Progress, start: int, total: int, finished: int, text: str) -> None:

@@ -135,8 +135,8 @@ class ProfileStore:
         except FileNotFoundError:
             return _Document(fingerprint=of)
         except (OSError, ValidationError) as error:
-            first = str(error).splitlines()[0]
-            self._report(f"profiles in {path} are unreadable; measuring again: {first}")
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error.strerror
+            self._report(f"profiles in {path} are unreadable; measuring again: {why}")
             return _Document(fingerprint=of)
         sound = all(map(_is_sound, document.profiles.values()))
         if not sound or document.format != 1 or document.fingerprint != of:

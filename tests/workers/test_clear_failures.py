@@ -357,11 +357,13 @@ def test_a_corrupt_compiled_model(start, tmp_path, damage):
 
 def test_a_corrupt_profile(start, tmp_path):
     served(start())
-    for profile in (tmp_path / "state" / "profiles").iterdir():
+    profiles = sorted((tmp_path / "state" / "profiles").iterdir())
+    for profile in profiles:
         profile.write_text(profile.read_text()[:50])
     host = start()
 
     assert served(host) == ["good"]
-    assert {"are unreadable; measuring again" in problem.reason for problem in host.problems} == {
-        True
-    }
+    told = sorted(problem.told() for problem in host.problems)
+    assert [what for what, _ in told] == ["all models"] * len(profiles)
+    for profile, (_, why) in zip(profiles, told, strict=True):
+        assert why.startswith(f"profiles in {profile} are unreadable; measuring again: Invalid")

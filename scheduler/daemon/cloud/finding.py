@@ -239,7 +239,7 @@ class Finder:
         """Runs one inference; returns how long it took, less the time on the way."""
         timeout_s = self._config.timeout_s
         if not self._till.pay(1, timeout_s):
-            raise RemoteError(Fault.REFUSED, "the budget is spent; it can't be measured")
+            raise RemoteError(Fault.REFUSED, "the budget is spent")
         started_ns = time.monotonic_ns()
         wanted = [spec.name for spec in model.card.signature.outputs]
         inputs = stacked(model, [trial])
