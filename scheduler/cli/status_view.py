@@ -237,6 +237,8 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
             "No other box can be reached: this one serves its own callers alone, and keeps trying."
         )
         yield Text(alone, style="bold yellow")
+    for each in neighbours.get("not_joined", ()):
+        yield Text(f"Not joined: {each['address']}: {each['reason']}", style="yellow")
     if not neighbours["members"]:
         return
     known = {target["id"]: target for target in targets}

@@ -435,7 +435,12 @@ class TestStatus:
             "way": {**eu["way"], "bandwidth_mbps": None},
         }
         member = {"name": "box-b", "address": "tcp://10.0.0.8:8702", "state": "suspected"}
-        neighbours = {"box": "box-a", "alone": True, "members": [{**member, "heard_s": 3.2}]}
+        neighbours = {
+            "box": "box-a",
+            "alone": True,
+            "not_joined": [{"address": "tcp://10.0.0.9:8702", "reason": "another site"}],
+            "members": [{**member, "heard_s": 3.2}],
+        }
         told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
         monkeypatch.setitem(globals(), "STATUS", told)
         out = laxity("status")[1]
@@ -443,6 +448,7 @@ class TestStatus:
         assert re.search(r"box-b +down +0 +box box-b: no report came for 0.7 s", out)
         assert re.search(r"box-b +14.2 ms", out), "a box has no breaker, but a way"
         assert "this one serves its own callers alone" in out
+        assert "Not joined: tcp://10.0.0.9:8702: another site" in out
         silent = r"box-b +suspected: silent, is sent nothing +3 s ago +12 +3 +tcp"
         assert re.search(silent, out)
 

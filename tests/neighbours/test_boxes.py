@@ -410,16 +410,18 @@ async def test_a_box_that_leaves_says_so_and_takes_nothing_more():
 
 
 @pytest.mark.parametrize(
-    "stranger",
+    ("stranger", "why"),
     [
-        {"name": "b", "token": TOKEN + "x"},
-        {"name": "b", "site": "line-4"},
-        {"name": "a"},
+        ({"name": "b", "token": TOKEN + "x"}, "it refuses this box's token"),
+        ({"name": "b", "site": "line-4"}, "belongs to the site 'line-3', not 'line-4'"),
+        ({"name": "a"}, "two boxes are called 'a'; give one of them another name"),
     ],
     ids=["token", "site", "name"],
 )
 @virtually
-async def test_a_stranger_is_not_let_in(stranger):
+async def test_a_stranger_is_not_let_in_and_says_why_once(
+    stranger: dict[str, Any], why: str, capsys: pytest.CaptureFixture[str]
+):
     async with site(Box("a")) as (a,):
         b = Box(**stranger)
         b.join_at([a])
@@ -427,6 +429,26 @@ async def test_a_stranger_is_not_let_in(stranger):
         await asyncio.sleep(3)
         assert a.states() == {}
         assert b.neighbours.describe()["alone"]
+        (told,) = b.neighbours.describe()["not_joined"]
+        assert why in told["reason"]
+        assert capsys.readouterr().out.count("another box can't be joined") == 1
+        await b.stop()
+
+
+@virtually
+async def test_a_box_that_refuses_this_one_is_said_to_though_it_joins_itself(
+    capsys: pytest.CaptureFixture[str],
+):
+    async with site(Box("a")) as (a,):
+        b = Box("b", token=TOKEN + "x")
+        await b.start()
+        a.join_at([b])
+        a.neighbours._tasks.append(asyncio.create_task(a.neighbours._seek(a.join[0])))
+        await until(lambda: "b" in a.states() and "a" in b.states())
+        await asyncio.sleep(3)
+        (way,) = [t for t in b.driver.status()["targets"] if t["id"] == "a"]
+        assert "box a: it refuses this box's token" in way["progress"]["text"]
+        assert capsys.readouterr().out.count("another box can't be used") == 1
         await b.stop()
 
 

@@ -90,7 +90,7 @@ def test_a_name_belongs_to_one_box_as_long_as_that_is_there():
     other = Identity("b", "tcp://10.0.0.3:1", 8)
     with pytest.raises(Forbidden, match="another box is called 'b'"):
         members.introduced(other, 1)
-    with pytest.raises(Forbidden, match="give the other one another name"):
+    with pytest.raises(Forbidden, match="give one of them another name"):
         members.introduced(Identity("a", "tcp://10.0.0.3:1", 8), 1)
     members.introduced(Identity("b", B.address, 9), 2)  # it was started again
     members.introduced(other, 2 + SUSPECT_NS)

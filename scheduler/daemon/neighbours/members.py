@@ -120,7 +120,7 @@ class Members:
             Forbidden: Its name is taken by another box, or there are too many boxes.
         """
         if who.box == self._own:
-            raise Forbidden(f"this box is called {who.box!r}; give the other one another name")
+            raise Forbidden(f"two boxes are called {who.box!r}; give one of them another name")
         known = self._members.get(who.box)
         if known is None:
             if len(self._members) >= MOST_MEMBERS:

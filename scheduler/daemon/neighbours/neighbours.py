@@ -24,7 +24,7 @@ from scheduler.daemon.neighbours.peer_link import (
     LONGEST_RETRY_NS,
     PeerLink,
 )
-from scheduler.daemon.neighbours.seek import ask
+from scheduler.daemon.neighbours.seek import ask, is_refusal, said
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
 from workers.link import ModelCard
 
@@ -91,6 +91,7 @@ class Neighbours:
         self._guests = Guests(driver, self._members, is_loaded)
         self._tasks: list[asyncio.Task[None]] = []
         self._alone = False
+        self._not_joined: dict[Address, str] = {}
         self._states: dict[str, str] = {}
 
     def start(self) -> None:
@@ -152,7 +153,9 @@ class Neighbours:
                     "a peer message needs site, box, incarnation, address and members"
                 )
         if site != self._options.site:
-            raise Forbidden(f"this box belongs to the site {self._options.site!r}, not {site!r}")
+            raise Forbidden(
+                f"the box here belongs to the site {self._options.site!r}, not {site!r}"
+            )
         if (box, incarnation) != (self._options.box, self._incarnation):
             now_ns = self._driver.clock_ns()
             try:
@@ -237,7 +240,7 @@ class Neighbours:
                 raise ProtocolError(f"not an answer of a box: {value!r:.100}")
         if box == self._options.box:
             if incarnation != self._incarnation:
-                raise ProtocolError(f"another box is called {box!r} as well")
+                raise ProtocolError(f"two boxes are called {box!r}; give one of them another name")
             return box
         now_ns = self._driver.clock_ns()
         where = str(asked) if asked is not None else address or self.address_of(box)
@@ -260,9 +263,19 @@ class Neighbours:
                     asking = ask(address, self._options.token, self.introduction)
                     found = self._answered(await asyncio.wait_for(asking, CONNECT_S), address)
                     backoff.reset()
+                    self._not_joined.pop(address, None)
                 except (LaxityError, OSError, asyncio.TimeoutError, ValueError) as error:
-                    log.debug("not joined", address=str(address), error=str(error))
+                    self._note_not_joined(address, error)
+            else:
+                self._not_joined.pop(address, None)
             await asyncio.sleep(backoff.next_ns() / 1e9)
+
+    def _note_not_joined(self, address: Address, error: Exception) -> None:
+        """Logs a persistent refusal once; that nothing answers is no news, as boxes may be off."""
+        why = said(error)
+        if is_refusal(error) and self._not_joined.get(address) != why:
+            log.warning("another box can't be joined", address=str(address), reason=why)
+        self._not_joined[address] = why
 
     def _adopt(self) -> None:
         """Gives each member a link."""
@@ -325,5 +338,9 @@ class Neighbours:
         return {
             "box": self._options.box,
             "alone": self._is_alone(now_ns),
+            "not_joined": [
+                {"address": str(address), "reason": why}
+                for address, why in self._not_joined.items()
+            ],
             "members": self._members.describe(now_ns),
         }

@@ -23,6 +23,7 @@ from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.pings import Pings
 from scheduler.daemon.neighbours.report import Row, name_from, rows_from
+from scheduler.daemon.neighbours.seek import is_refusal, said
 from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
@@ -105,11 +106,18 @@ class PeerLink:
                     self._backoff.reset()
                     await self._broken.wait()
                 except (LaxityError, OSError, ValueError, asyncio.TimeoutError) as error:
-                    self._reason = str(error) or type(error).__name__
+                    self._note_not_met(error)
                 self._hang_up()
                 await asyncio.sleep(self._backoff.next_ns() / 1e9)
         finally:
             self._hang_up()
+
+    def _note_not_met(self, error: Exception) -> None:
+        """Says why the box can't be used; a persistent refusal is logged once."""
+        before, self._reason = self._reason, said(error)
+        if is_refusal(error) and self._reason != before:
+            log.warning("another box can't be used", box=self._box, reason=self._reason)
+        self._listener.on_progress(self._box, 0, 0, f"box {self._box}: {self._reason}")
 
     async def _meet(self) -> None:
         self._broken.clear()
@@ -122,7 +130,7 @@ class PeerLink:
         """Connects and sends this box's introduction; the answer is the first frame."""
         address = self._introducer.address_of(self._box)
         if address is None:
-            raise LaxityError("it has left")
+            raise ConnectionError("it has left")
         connection = await connect(parse_address(address), self._token, on_frame, on_lost)
         connection.send(wire.encode(self._introducer.introduction(connection)))
         return connection

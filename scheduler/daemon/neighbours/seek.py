@@ -1,4 +1,4 @@
-"""Asks an address, once, which box is there."""
+"""Asks an address, once, which box is there, and says why none is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from scheduler import wire
 from scheduler.address import Address
 from scheduler.client.connection import Connection, connect
-from scheduler.errors import LaxityError
+from scheduler.errors import LaxityError, Unauthorized
 
 Introduce = Callable[[Connection], wire.Header]
 """Makes the message in which this box introduces itself."""
@@ -42,3 +42,20 @@ async def ask(address: Address, token: str | None, introduce: Introduce) -> Any:
         return await answer
     finally:
         connection.close()
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether the box at the other end said no, which passes only when somebody changes something.
+
+    Otherwise nothing answers there at the moment.
+    """
+    return isinstance(error, LaxityError | ValueError)
+
+
+def said(error: Exception) -> str:
+    """Why a box was not reached, for people."""
+    if isinstance(error, Unauthorized):  # its own words are for callers
+        return "it refuses this box's token (neighbours.token_file, else token_file)"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or "it does not answer"
