@@ -453,6 +453,20 @@ async def test_a_box_that_refuses_this_one_is_said_to_though_it_joins_itself(
 
 
 @virtually
+async def test_a_box_with_the_name_of_a_target_is_reported_once(capsys: pytest.CaptureFixture[str]):
+    async with site(Box("a"), Box("c")) as (a, _):
+        a.driver.add_target("eu", MadeUpDevice("eu", {}, a.driver, a.loop))
+        b = Box("eu")
+        b.join_at([a])
+        await b.start()
+        await until(lambda: a.states().keys() == {"c", "eu"})
+        await asyncio.sleep(10)
+        told = capsys.readouterr().out.count("name of a target")
+        assert told == 1
+        await b.stop()
+
+
+@virtually
 async def test_a_box_may_be_told_to_join_itself():
     a = Box("a")
     a.joins_itself = True

@@ -91,6 +91,7 @@ class Neighbours:
         self._guests = Guests(driver, self._members, is_loaded)
         self._tasks: list[asyncio.Task[None]] = []
         self._alone = False
+        self._namesakes: set[str] = set()
         self._not_joined: dict[Address, str] = {}
         self._states: dict[str, str] = {}
 
@@ -283,7 +284,9 @@ class Neighbours:
             box = member.who.box
             if box not in self._links and not member.left:
                 if self._driver.has_target(box):
-                    log.error("a box has the name of a target of this one", box=box)
+                    if box not in self._namesakes:
+                        self._namesakes.add(box)
+                        log.error("not used: a box with the name of a target of this one", box=box)
                     continue
                 link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
                 self._links[box] = link
