@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
@@ -153,7 +154,7 @@ class HttpEndpoint:
         except aiohttp.ClientPayloadError as error:
             raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
-            raise RemoteError(Fault.UNREACHABLE, str(error) or type(error).__name__) from None
+            raise RemoteError(Fault.UNREACHABLE, _why_unreachable(error)) from None
         except (aiohttp.ClientError, RuntimeError) as error:  # no HTTP, or the session was closed
             raise RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}") from None
 
@@ -185,6 +186,17 @@ class HttpEndpoint:
         """Closes the session, and waits for abandoned ones."""
         self._give_up(self._session)
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
+    """The reason for people; aiohttp's own text shows its settings."""
+    is_tls = isinstance(error, aiohttp.ClientSSLError)
+    if not isinstance(error, aiohttp.ClientConnectorError) or is_tls:
+        return str(error) or type(error).__name__
+    cause = error.os_error
+    number = cause.errno or 0  # a resolver's are negative
+    why = os.strerror(number) if number > 0 else cause.strerror or str(cause)
+    return f"can't connect to {error.host}:{error.port}: {why}"
 
 
 def _remote_error(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,21 @@ def test_a_call_given_up_at_the_moment_it_times_out_leaves_nothing_in_the_log():
         return logged
 
     assert asyncio.run(run()) == []
+
+
+def test_a_server_that_is_not_there_is_told_in_plain_words():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and nobody listens
+        port = free.getsockname()[1]
+
+        async def ask() -> str:
+            endpoint = HttpEndpoint(ClientSession, f"http://127.0.0.1:{port}", {}, 100)
+            with pytest.raises(RemoteError) as error:
+                await endpoint.live(20.0)
+            await endpoint.close()
+            return str(error.value)
+
+        assert asyncio.run(ask()) == f"can't connect to 127.0.0.1:{port}: Connection refused"
 
 
 def test_a_length_of_thousands_of_digits_is_no_length():
