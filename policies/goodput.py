@@ -85,7 +85,8 @@ class Everywhere:
         quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
             if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that if nearly all is of one class.
+            longest batch that could be sent; four times that if there is one target, or nearly
+            all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
@@ -136,6 +137,8 @@ class Everywhere:
             yield Wake(wake_ns, "free targets will finish what is queued in time")
 
     def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
+        if arrivals:
+            self.admission.idled()
         if len(arrivals) > 1:
             arrivals.sort(key=order)
         for request in arrivals:
@@ -263,7 +266,8 @@ class Goodput(Everywhere):
         quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
             if that would refuse too much (`parts.odds`).
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that if nearly all is of one class.
+            longest batch that could be sent; four times that if there is one target, or nearly
+            all is of one class.
     """
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:

@@ -23,6 +23,7 @@ from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
+from scheduler.core.targets import TargetState
 
 COSTLIER = 4.0
 """The most by which the wait of a costly request is multiplied."""
@@ -59,6 +60,7 @@ class Admission:
         self._queues: list[ClassQueue] = []
         self._lanes: list[tuple[ClassQueue, Pace]] = []
         self._least_ns = 0.0
+        self._looked_ns = 0
         self._refused: dict[RequestClass, deque[int]] = {}
 
     def look(self) -> None:
@@ -68,6 +70,7 @@ class Admission:
         if seen is None or seen[0] is not view:
             self._paces.clear()
             self._refused.clear()
+            self._looked_ns = 0
             self.caution = Caution()
         elif seen[1] != self._outlook.epoch:
             self._paces.clear()
@@ -229,6 +232,34 @@ class Admission:
     def served(self, place: Place) -> None:
         """Learns that a batch is sent whose requests will be in time."""
         self.caution.kept(len(place.requests), self._missed(place))
+
+    def idled(self) -> None:
+        """Learns what targets with nothing to do could have had in time since the last call."""
+        view = self._outlook.view
+        since_ns, self._looked_ns = self._looked_ns, view.now_ns
+        if not self._refused:
+            return
+        for target in view.targets.values():
+            if not target.runs and target.up and not (target.spec.is_dear or target.spec.peer):
+                self._refusals_in_vain(target, max(since_ns, target.last_done_ns))
+
+    def _refusals_in_vain(self, target: TargetState, begin_ns: int) -> None:
+        """Counts and forgets the refused requests for which a target had time since `begin_ns`."""
+        count, now_ns = 0, self._outlook.view.now_ns
+        for kind, refused in self._refused.items():
+            for bid in self._outlook.bids(kind) if refused else ():
+                if bid.target is not target:
+                    continue
+                one_ns = bid.one_ns()
+                for deadline_ns in sorted(refused):
+                    if begin_ns + one_ns > now_ns:
+                        break
+                    if begin_ns + one_ns <= deadline_ns:
+                        begin_ns += one_ns
+                        refused.remove(deadline_ns)
+                        count += 1
+        if count:
+            self.caution.idled(count)
 
     def _missed(self, place: Place) -> int:
         """How many refused requests would have filled the batch up to the next size."""

@@ -3,7 +3,8 @@
 How far the fluid estimate of a wait is off depends on the load: batches stay small where deadlines
 are tight, queued requests may be given up for better ones, and a burst is followed by a lull. So a
 wait is multiplied by a learned factor. A broken promise raises it. A batch that refused requests
-could have filled lowers it, and so does, slightly, each request served.
+could have filled lowers it, and so does a target that had nothing to do while a refused request
+could still have been in time there, and, slightly, each request served.
 
 Requests given up for better ones are mostly those that cost much for their weight. That says
 nothing about cheap requests, or about the more urgent ones for which they were given up. So
@@ -26,6 +27,10 @@ but finishes less: docs/policies-compared.md has figures."""
 
 MISSED = 0.7
 """The factor is multiplied by this for each refused request that would have filled a batch."""
+
+IDLED = 0.8
+"""The factor is multiplied by this for each refused request that an idle target could have had in
+time. On a device that gains nothing from batches this is the only sign of too much caution."""
 
 KEPT = 0.999
 """The factor is multiplied by this for each request served: while no promise is broken, more is
@@ -90,6 +95,10 @@ class Caution:
             missed: How many refused requests would have filled it up to the next size.
         """
         self._fallen += requests * log(KEPT) + missed * log(MISSED)
+
+    def idled(self, refused: int) -> None:
+        """Learns that targets were idle, and how many refused requests they could have had."""
+        self._fallen += refused * log(IDLED)
 
     def _factor(self, alike: _Alike) -> float:
         known = self._factors.get(alike)

@@ -3,7 +3,10 @@
 One item of 160 ms can make ten items of 2 ms miss their deadlines. The expected loss from a run of
 length s on a target is that target's share of the loss behind such a run (`parts.coming`), in
 proportion to its part of the rate at which all targets serve the arrivals. Only arrivals that cost
-less per weight than the request, and have at least its priority, count.
+less per weight than the request, and have at least its priority, count. If they need a share rho of
+the target's time, what waits behind the run delays as much again times rho, and so on: all in all
+1 / (1 - rho) times the run. The loss is multiplied by the first two terms of that, 1 + rho, because
+what is lost delays nobody.
 
 If that loss exceeds the request's worth, the request is admitted only if it leaves room for the
 cheaper arrivals: they may need at most a share (`FIT`) of the capacity that long runs leave. So
@@ -77,8 +80,8 @@ class Displacement:
         if lost <= request.weight:
             return None
         why = (
-            f"would take {length_ns / 1e6:.1f} ms, in which others of weight {lost:.1f} would be "
-            f"late; its own is {request.weight:g}"
+            f"would take {length_ns / 1e6:.1f} ms, behind which others of weight {lost:.1f} would "
+            f"be late; its own is {request.weight:g}"
         )
         return Drop(request, why, {})
 
@@ -92,10 +95,17 @@ class Displacement:
         ]
 
     def _lost(self, others: list[Alike], bid: Bid, length_ns: int) -> float:
-        """The loss behind a run of a length on a target, in units of its requests' weight."""
-        at = bid.target_id
-        lost = sum([self._share(each, at) * each.lost(length_ns) for each in others])
-        return lost / self._coming.since_ns() / self._coming.odds(bid)
+        """The loss behind a run of a length on a target, in units of its requests' weight.
+
+        What is not lost waits behind the run, and delays what arrives after that.
+        """
+        since_ns = self._coming.since_ns()
+        lost = load = 0.0
+        for each in others:
+            share = self._share(each, bid.target_id)
+            lost += share * each.lost(length_ns) / since_ns
+            load += share * each.work_ns / since_ns
+        return (1.0 + load) * lost / self._coming.odds(bid)
 
     def _share(self, alike: Alike, target_id: str) -> float:
         """A target's part of the rate at which a group is served."""

@@ -7,9 +7,9 @@ the longest of these batches. So urgent requests go before those that can wait; 
 ones, and when not everything can be served, the batch that yields most per device-second goes. A
 batch that another target could finish in time as well counts a quarter less. On a slow target,
 classes with long queues count more. If nearly all arrivals are of one class, where urgency only
-affects the batch size, scale is longer. Under overload requests that can wait are worth more, since
-time is scarce (`parts.scarcity`). The expected loss behind a batch is subtracted
-(`parts.meanwhile`).
+affects the batch size, or there is only one target, scale is longer. Under overload requests that
+can wait are worth more, since time is scarce (`parts.scarcity`). The expected loss behind a batch
+is subtracted (`parts.meanwhile`).
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
@@ -45,10 +45,11 @@ of `CROWD` * log2(r) on a target that takes r times as long as the fastest one. 
 serve the long queues, and fast ones are free for the rest. With 0.5 the gain is half as large; with
 1.0 eight overloaded devices do worse than without."""
 
-ONE_CLASS = 4.0
-"""The factor on the scale if nearly all arrivals are of one class. There an urgent request competes
-only with its own kind, and sending a small batch for it takes time from all others. From 3 to 6 the
-gain is the same; with 1.5 it is half as large."""
+NO_CHOICE = 4.0
+"""The factor on the scale if there is only one target, or nearly all arrivals are of one class. An
+urgent request then need not go to a particular target before others, or competes only with its own
+kind; serving it early takes time from all others. From 3 to 6 the gain is the same; with 1.5 it is
+half as large."""
 
 LEAST_IMPORTANT = 1 << 31
 """A priority number greater than all others."""
@@ -102,7 +103,9 @@ class Worth:
         losses = self._meanwhile.lost(found)
         if len(found) == 1 and not losses[0]:
             return found[0], 1.0
-        scale = self._scale * ONE_CLASS if self._coming.is_one else self._scale
+        scale = self._scale
+        if self._coming.is_one or len(self._outlook.starts_ns) == 1:
+            scale *= NO_CHOICE
         scale_ns = scale * max([candidate.latency_ns for candidate in found])
         ranked = self._ranked(found, losses, scale_ns)
         (worth, _), best = self._best(ranked)

@@ -92,7 +92,7 @@ def test_goodput_changes_to_a_faster_variant_when_the_preferred_one_would_lose_s
 
 def test_goodput_takes_a_larger_batch_only_if_it_is_worth_the_wait():
     watch = busy(Goodput, offer("a", base_ms=0, item_ms=2), offer("b", base_ms=4, item_ms=0.1))
-    submit(watch, request(2, 80, A), request(3, 80, A))
+    submit(watch, request(2, 30, A), request(3, 80, A))
     assert next_batch(watch) == ("a", "v", (2,))
     watch = busy(Goodput, offer("b", base_ms=4, item_ms=0.1))
     submit(watch, request(2, 80, B), request(3, 80, B), request(4, 80, B))

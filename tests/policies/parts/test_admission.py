@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.goodput import Goodput
-from policies.parts.caution import BROKEN, MISSED
+from policies.parts.caution import BROKEN, IDLED, MISSED
 from replay.laws import Watch
 from scheduler.core.commands import Dispatch, Finish
 from scheduler.core.events import BatchDone, Submitted, TargetDown, TargetUp, Woken
@@ -228,3 +228,32 @@ def test_classes_that_are_all_refused_take_no_more_memory_for_ever():
     assert not core.queues
     assert len(policy.admission._paces) < 500
     assert len(policy._outlook._ones) < 500
+
+
+def factor_after(pause_ms: float, refused: int = 1) -> float:
+    """By what the factor has changed after a pause of the only target, which is faster than told.
+
+    What was admitted takes 1 ms each, not 4 as expected.
+    """
+    policy = Goodput()
+    watch = full(9, 13, policy=lambda: policy)
+    for request_id in range(100, 100 + refused):
+        said = submit(watch, request(request_id, 15.5))
+        assert outcomes(said) == {request_id: Outcome.INFEASIBLE}
+    pace = policy.admission.pace(RequestClass("m"))
+    before = policy.admission.caution.factor(pace, 1.0, 3)
+    for run_id in (1, 2, 3):
+        watch.handle(BatchDone(run_id), run_id * MS)
+    submit(watch, request(200, 90), at_ms=3 + pause_ms)
+    return policy.admission.caution.factor(pace, 1.0, 3) / before
+
+
+@pytest.mark.parametrize(("refused", "pause_ms", "could"), [(1, 5, 1), (3, 5, 1), (3, 20, 3)])
+def test_a_target_that_idles_while_refused_requests_could_be_in_time_makes_less_cautious(
+    refused, pause_ms, could
+):
+    assert factor_after(pause_ms, refused) == pytest.approx(IDLED**could, rel=0.01)
+
+
+def test_a_pause_too_short_for_what_was_refused_changes_nothing():
+    assert factor_after(pause_ms=3) == pytest.approx(1.0, rel=0.01)

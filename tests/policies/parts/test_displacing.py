@@ -87,9 +87,10 @@ def test_what_costs_others_more_than_it_is_worth_is_refused_with_the_reason():
     said = box.ask(LONG, 10_000)
     assert said is not None
     assert said.outcome is Outcome.INFEASIBLE
-    # In each of its first 81 ms a tenth of one comes that can wait 19; they need a tenth of it all.
+    # In each of its first 81 ms a tenth of one comes that can wait 19; they need a tenth of it all,
+    # so they are worth a tenth less, and a tenth more come late behind those that wait.
     assert said.reason == (
-        "would take 100.0 ms, in which others of weight 7.3 would be late; its own is 1"
+        "would take 100.0 ms, behind which others of weight 8.0 would be late; its own is 1"
     )
     assert said.detail["earliest_budget_ms"] == {}
     box.watch.close()
@@ -131,7 +132,7 @@ def test_nobody_is_refused_for_others_of_the_same_cost():
     box = Box()
     for _ in range(200):
         said = box.ask(SHORT, 1.5)
-        assert said is None or "in which others" not in said.reason
+        assert said is None or "behind which others" not in said.reason
         box.until(box.now_ms + 0.2)
 
 

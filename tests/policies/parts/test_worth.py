@@ -11,7 +11,7 @@ import pytest
 
 from policies.goodput import Everywhere
 from policies.parts.serving import Candidate
-from policies.parts.worth import CALM, CROWD, ELSEWHERE, ONE_CLASS, Worth
+from policies.parts.worth import CALM, CROWD, ELSEWHERE, NO_CHOICE, Worth
 from replay.experiment import PolicyChoice
 from replay.scenarios import FOLDER, load_scenario
 
@@ -64,7 +64,7 @@ fleet:
   models:
     - {name: usual, base_ms: 5, per_item_ms: 1, batches: [1, 2, 4, 8]}
     - {name: other, base_ms: 4, per_item_ms: 1, batches: [1, 2, 4, 8]}
-  boxes: [{devices: [{id: "gpu:0"}]}]
+  boxes: [{devices: [DEVICES]}]
 workload:
   requests: 3000
   process: poisson
@@ -82,22 +82,28 @@ def play_noted(file: Path) -> None:
     load_scenario(file).experiment(requests=3_000).simulate(choice, 1)
 
 
-def test_urgency_counts_less_where_all_is_of_one_class() -> None:
+def test_urgency_counts_less_where_all_is_of_one_class(tmp_path) -> None:
     """Once that is known."""
-    play_noted(FOLDER / "steep-batches.yaml")
-    alone = Reckoning.scales.index(0.4 * ONE_CLASS)
+    file = tmp_path / "two.yaml"
+    one = TWO_MODELS.replace("    - {model: other", "    # - {model: other").replace("SHARE", "1")
+    file.write_text(one.replace("DEVICES", '{id: "gpu:0"}, {id: "gpu:1"}'))
+    play_noted(file)
+    alone = Reckoning.scales.index(0.4 * NO_CHOICE)
     assert alone < 20
     assert set(Reckoning.scales[:alone]) <= {0.4}
-    assert set(Reckoning.scales[alone:]) == {0.4 * ONE_CLASS}
+    assert set(Reckoning.scales[alone:]) == {0.4 * NO_CHOICE}
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [(49, 0.9, 1.0), (3, 0.0, 0.0)])
-def test_what_is_rare_is_no_class_of_its_own(tmp_path, share, least, most) -> None:
-    """How often the longer scale is taken with one other in so many."""
+@pytest.mark.parametrize(
+    ("share", "devices", "least", "most"), [(49, 2, 0.9, 1.0), (3, 2, 0.0, 0.0), (3, 1, 1.0, 1.0)]
+)
+def test_urgency_counts_less_without_a_choice(tmp_path, share, devices, least, most) -> None:
+    """How often the longer scale is taken: with one other in so many, on so many devices."""
     file = tmp_path / "two.yaml"
-    file.write_text(TWO_MODELS.replace("SHARE", str(share)))
+    ids = ", ".join(f'{{id: "gpu:{number}"}}' for number in range(devices))
+    file.write_text(TWO_MODELS.replace("SHARE", str(share)).replace("DEVICES", ids))
     play_noted(file)
-    longer = Reckoning.scales.count(0.4 * ONE_CLASS) / len(Reckoning.scales)
+    longer = Reckoning.scales.count(0.4 * NO_CHOICE) / len(Reckoning.scales)
     assert least <= longer <= most
 
 

@@ -1,0 +1,135 @@
+"""How policies do on random fleets, which no constant was chosen for.
+
+    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--fleets N] [--first N]
+        [--policy A,B] [--requests N] [--json FILE]
+
+A fleet has two to six models that take 1 to 32 ms alone. On a `cpu` they gain at most a fifth from
+batches, and half of them form none; on a `gpu` an item takes a twentieth to a half of that time in
+a batch. Further devices are 0.3 to 3 times as fast, half of them just as fast. Each model has a
+deadline of its own, or a range of them, from 1.5 to 24 times its time alone; loads are 0.5 to 2 of
+the capacity, and arrivals have a CV of 1, 2 or 4.
+
+Of each policy but the first, the difference to the first is given with its 95 % confidence interval
+over the fleets, and by load and CV.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from benchmarks.figures import write_figures
+from replay.experiment import Experiment, PolicyChoice
+from replay.scenarios import load_scenario
+
+LOADS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
+CVS = (1, 1, 1, 2, 4)
+BATCHES = [1, 2, 4, 8, 16]
+
+
+def described(kind: str, devices: int, number: int) -> dict[str, Any]:
+    """The scenario of a number, as its file says it."""
+    chance = random.Random(f"{kind} {devices} {number}")
+    models, mix = [], []
+    for index in range(chance.randint(2, 6)):
+        alone_ms = 2 ** chance.uniform(0, 5)
+        item_ms = alone_ms * (
+            chance.uniform(0.8, 1) if kind == "cpu" else chance.uniform(0.05, 0.5)
+        )
+        alone = kind == "cpu" and chance.random() < 0.5
+        least = chance.uniform(1.5, 6)
+        most = least if chance.random() < 0.3 else least * chance.uniform(1.2, 4)
+        models.append(
+            {
+                "name": f"model-{index}",
+                "base_ms": alone_ms - item_ms,
+                "per_item_ms": item_ms,
+                "batches": [1] if alone else BATCHES,
+            }
+        )
+        mix.append(
+            {
+                "model": f"model-{index}",
+                "share": chance.choice((1, 1, 1, 2, 4)),
+                "deadline_scale": {"uniform": [least, most]},
+            }
+        )
+    scales = [1.0, *(chance.choice((1, chance.uniform(0.3, 3))) for _ in range(devices - 1))]
+    targets = [{"id": f"{kind}:{at}", "time_scale": scale} for at, scale in enumerate(scales)]
+    cv = chance.choice(CVS)
+    process = {"process": "gamma", "cv": cv} if cv > 1 else {"process": "poisson"}
+    return {
+        "about": f"Random fleet {number}",
+        "fleet": {"models": models, "boxes": [{"devices": targets}]},
+        "workload": {"requests": 1, "load": chance.choice(LOADS), "mix": mix, **process},
+    }
+
+
+def experiment(scenario: dict[str, Any], requests: int) -> Experiment:
+    """The scenario, ready to be played."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "random.yaml"
+        file.write_text(yaml.safe_dump(scenario))
+        return load_scenario(file).experiment(requests)
+
+
+def summary(differences: Sequence[float]) -> dict[str, float]:
+    """The mean of some differences, and how far it is from the true one with 95 % confidence."""
+    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    return {
+        "mean": statistics.fmean(differences),
+        "within": 1.96 * spread / math.sqrt(len(differences)),
+        "least": min(differences),
+        "most": max(differences),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--fleets", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first fleet")
+    parser.add_argument("--policy", default="goodput,edf", help="separated by commas")
+    parser.add_argument("--requests", type=int, default=3_000, help="per fleet")
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    args = parser.parse_args()
+    policies = [PolicyChoice.parse(policy) for policy in args.policy.split(",")]
+    shares: dict[str, list[float]] = defaultdict(list)
+    conditions: dict[str, list[int]] = defaultdict(list)
+    for index in range(args.fleets):
+        scenario = described(args.kind, args.devices, args.first + index)
+        played = experiment(scenario, args.requests)
+        workload = scenario["workload"]
+        conditions[f"load {workload['load']}"].append(index)
+        conditions[f"cv {workload.get('cv', 1)}"].append(index)
+        for policy in policies:
+            shares[policy.label].append(100 * played.simulate(policy, 1).on_time_share())
+        found = {name: round(own[-1], 1) for name, own in shares.items()}
+        print(f"fleet {args.first + index}:", found, file=sys.stderr)
+    first, *others = shares
+    figures: dict[str, Any] = {
+        "on_time_percent": {name: statistics.fmean(own) for name, own in shares.items()}
+    }
+    for name in others:
+        gains = [own - base for own, base in zip(shares[name], shares[first], strict=True)]
+        figures[f"{name} beyond {first}"] = {
+            "all": summary(gains),
+            **{key: summary([gains[i] for i in rows]) for key, rows in sorted(conditions.items())},
+        }
+    write_figures(figures, args.json)
+
+
+if __name__ == "__main__":
+    main()
