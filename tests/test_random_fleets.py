@@ -1,0 +1,35 @@
+"""The benchmark on random fleets: what it plays, and how it adds up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks import random_fleets
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_a_fleet_depends_on_its_number_alone(kind):
+    numbers = [0, 1, 2, 0, 1, 2]
+    *first, a, b, c = (random_fleets.described(kind, 2, number) for number in numbers)
+    assert first == [a, b, c]
+    assert a != b != c != a
+
+
+def test_the_differences_are_those_of_the_same_fleets(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "figures.json"
+    asked = "--kind gpu --devices 2 --fleets 3 --first 5 --requests 200 --policy goodput,fcfs"
+    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
+    random_fleets.main()
+    figures = json.loads(file.read_text())
+    percent, beyond = figures["on_time_percent"], figures["fcfs beyond goodput"]
+    gain = percent["fcfs"] - percent["goodput"]
+    assert 0 < percent["fcfs"] <= 100
+    assert beyond["all"]["mean"] == pytest.approx(gain)
+    assert beyond["all"]["least"] <= gain <= beyond["all"]["most"]
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "fleet 5",
+        "fleet 6",
+        "fleet 7",
+    ]
