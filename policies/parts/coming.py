@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from itertools import accumulate, pairwise
+from math import exp
 from operator import mul
 
 from policies.parts.admission import Admission
@@ -35,6 +36,9 @@ PART = 2
 
 ENDED = 2
 """Arrivals of one kind have ended if the last gap is longer than this many times any before it."""
+
+PARTS = 8
+"""The number of parts of a group, by slack, in each of which all requests can wait equally long."""
 
 RARE = 0.1
 """If all but one class make up no more than this share together, they are ignored."""
@@ -115,6 +119,17 @@ class Alike:
         count = bisect_right(slack_ns, length_ns)
         return length_ns * worth[count] - slack_worth[count]
 
+    def late(self, wait_ns: float) -> float:
+        """The worth of those that are late if waits are exponential, with this mean."""
+        slack_ns, worth, _ = self._added_up()
+        many = len(slack_ns)
+        lost = 0.0
+        for begin, until in pairwise([many * part // PARTS for part in range(PARTS + 1)]):
+            if until > begin:
+                middle_ns = slack_ns[(begin + until) // 2]
+                lost += (worth[until] - worth[begin]) * exp(-middle_ns / wait_ns)
+        return lost
+
     def _added_up(self) -> _Sums:
         """Computes the sums on demand: they are not needed if all runs are short."""
         if self._sums is None:
@@ -141,12 +156,15 @@ class Coming:
         groups: The arrivals, grouped by what they have in common.
         least_slack_ns: A run that is no longer than this makes no arrival late, on any target.
         is_one: Whether all arrivals are of one class, apart from a share of at most `RARE`.
+        uneven: How much longer they wait than if they came independently: (1 + CV**2) / 2 of the
+            gaps between them, as in Kingman's formula.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
         """Starts before any arrival."""
         self.groups: list[Alike] = []
         self.is_one = False
+        self.uneven = 1.0
         self.least_slack_ns = _ANY_NS
         self._outlook = outlook
         self._admission = admission
@@ -196,6 +214,9 @@ class Coming:
             if slack_ns < least_ns:
                 least_ns = slack_ns
         self.groups = list(groups)
+        gaps_ns = [later[0] - earlier[0] for earlier, later in pairwise(self._came)]
+        squares = sum([float(gap_ns) ** 2 for gap_ns in gaps_ns])
+        self.uneven = len(gaps_ns) * squares / (2.0 * max(1.0, float(sum(gaps_ns)) ** 2))
         # A class that makes up nearly all of them is among a few samples.
         most = max([kinds.count(kind) for kind in set(kinds[:: len(kinds) // 4])])
         self.is_one = most >= (1.0 - RARE) * len(kinds)

@@ -8,16 +8,22 @@ the target's time, what waits behind the run delays as much again times rho, and
 1 / (1 - rho) times the run. The loss is multiplied by the first two terms of that, 1 + rho, because
 what is lost delays nobody.
 
-If that loss exceeds the request's worth, the request is admitted only if it leaves room for the
-cheaper arrivals: they may need at most a share (`FIT`) of the capacity that long runs leave. So
-some targets run the long requests and others the short ones. If there is no such room, as on a box
-with one device, the request is refused.
+If that loss exceeds the request's worth, the request is still admitted if it may run on a target
+beside which there is enough room for the cheaper arrivals: they are then late only if they wait too
+long for the other targets. So some targets run the long requests and others the short ones. If
+there is no such room, as on a box with one device, the request is refused.
+
+With a load rho of the room that is left, a share rho of arrivals waits, for a mean time of
+r / (1 - rho), where r is half the mean length of the run that they meet, times the unevenness of
+the arrivals; waits are taken to be exponential.
 
 Source: a loss system, which loses customers that it can't serve at once, should accept a job if it
 earns at least what its time would earn otherwise: B. L. Miller, "A queueing reward system with
 several customer classes", Management Science 16(3), 1969; S. A. Lippman, S. M. Ross, "The
 streetwalker's dilemma: a job shop model", SIAM Journal on Applied Mathematics 20(3), 1971. Here
-some requests can wait.
+some requests can wait. That waits are exponential, and how unevenness lengthens them: J. F. C.
+Kingman, "The single server queue in heavy traffic", Mathematical Proceedings of the Cambridge
+Philosophical Society 57(4), 1961.
 """
 
 from __future__ import annotations
@@ -32,9 +38,10 @@ from scheduler.core.policy import Drop
 from scheduler.core.requests import Request
 from scheduler.core.sizes import step_of
 
-FIT = 0.3
-"""Cheaper arrivals have room if they need at most this share of the capacity left to them, so that
-they wait little. With more long requests admitted, fewer requests are in time."""
+FULL = 0.95
+"""With a higher load than this there is no room."""
+
+_INFINITE = float("inf")
 
 _first = itemgetter(0)
 
@@ -70,7 +77,7 @@ class Displacement:
             return None  # a costly target can do it
         for bid in bids:
             in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
-            if in_time and self._fits(cheaper, bid.target_id):
+            if in_time and self._lost_beside(cheaper, bid) <= request.weight:
                 return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)
         ladder = bid.curves[0].ladder(0.5)
@@ -113,17 +120,33 @@ class Displacement:
             return 0.0
         return self._admission.pace(alike.kind).parts().get(target_id, 0.0)
 
-    def _fits(self, cheaper: list[Alike], own_id: str) -> bool:
-        """Whether the cheaper groups have room beside one more run on a target."""
-        room, work_ns = 1.0, 0.0
-        for each in cheaper:
-            if own_id in each.target_ids:
-                work_ns += each.work_ns
-                pace = self._admission.pace(each.kind)
-                parts = pace.parts()
-                left = 0.0
-                for bid in pace.bids:
-                    lanes = bid.target.spec.width - (bid.target_id == own_id)
-                    left += lanes * parts[bid.target_id]
-                room = min(room, left)
-        return work_ns <= FIT * room * self._coming.since_ns()
+    def _lost_beside(self, cheaper: list[Alike], own: Bid) -> float:
+        """The loss on other targets while a target runs one more long request.
+
+        Args:
+            cheaper: The groups that could be lost.
+            own: What the target offers to the long request.
+        """
+        sharing = [each for each in cheaper if own.target_id in each.target_ids]
+        work_ns = sum([each.work_ns for each in sharing])
+        if not work_ns:
+            return 0.0
+        room = min([self._room(each, own.target_id) for each in sharing])
+        since_ns = self._coming.since_ns()
+        if work_ns >= FULL * room * since_ns:
+            return _INFINITE
+        load = work_ns / (room * since_ns)
+        runs = sum([each.work_ns * self._admission.pace(each.kind).least_ns for each in sharing])
+        wait_ns = self._coming.uneven * runs / work_ns / 2 / (1.0 - load)
+        late = sum([each.late(wait_ns) for each in sharing])
+        return load * late * own.one_ns() / since_ns / self._coming.odds(own)
+
+    def _room(self, alike: Alike, own_id: str) -> float:
+        """The part of the rate at which a group is served that is left beside a run on a target."""
+        pace = self._admission.pace(alike.kind)
+        parts = pace.parts()
+        left = 0.0
+        for bid in pace.bids:
+            lanes = bid.target.spec.width - (bid.target_id == own_id)
+            left += lanes * parts[bid.target_id]
+        return left

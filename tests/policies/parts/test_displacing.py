@@ -151,6 +151,27 @@ def test_of_two_devices_one_is_left_to_what_is_short():
     box.watch.close()
 
 
+@pytest.mark.parametrize(
+    ("every_ms", "budget_ms", "admitted"), [(2.5, 20, True), (2.5, 2, False), (1, 20, False)]
+)
+def test_beside_a_long_run_what_is_short_may_be_late_that_waits_for_the_other_device(
+    every_ms, budget_ms, admitted
+):
+    """Of one device, 40 or 100 % would be left busy: few wait for longer than 19 ms, not than 1."""
+    box = Box(NEAR, replace(NEAR, id="cpu:1"))
+    box.hear(256, every_ms=every_ms, budget_ms=budget_ms)
+    assert (box.ask(LONG, 10_000) is None) == admitted
+
+
+@pytest.mark.parametrize(("burst", "admitted"), [(1, True), (16, False)])
+def test_what_comes_in_bursts_needs_more_room(burst, admitted):
+    box = Box(NEAR, replace(NEAR, id="cpu:1"))
+    for _ in range(256 // burst):
+        box.hear(burst, every_ms=0, budget_ms=12)
+        box.until(box.now_ms + 2.5 * burst)
+    assert (box.ask(LONG, 10_000) is None) == admitted
+
+
 def test_a_device_that_does_not_serve_what_is_short_is_free_for_what_is_long():
     both = NEAR.offers
     box = Box(replace(NEAR, offers=both[:1]), replace(NEAR, id="gpu:0", offers=both[1:]))
