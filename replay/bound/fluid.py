@@ -235,13 +235,12 @@ class _Stretch:
     def _tolls(self, requests: Requests, priced: Sequence[Prices]) -> Floats:
         """The least that each request pays on the way to each place, at the links' prices."""
         tolls = np.zeros((len(requests.at_ns), len(self.fleet.places)))
+        end_ns = np.maximum(requests.deadline_ns, requests.at_ns + 1)  # no window may be empty
         for index, place in enumerate(self.fleet.places):
             if place.link is not None:
                 taken_ns = self.fleet.links[place.link].taken_ns(requests.size_bytes)
-                least = priced[len(self.fleet.places) + place.link].least(
-                    requests.at_ns, requests.deadline_ns
-                )
-                tolls[:, index] = taken_ns * least
+                prices = priced[len(self.fleet.places) + place.link]
+                tolls[:, index] = taken_ns * prices.least(requests.at_ns, end_ns)
         return tolls
 
     def _spare(self, prices: Floats) -> float:
@@ -274,13 +273,14 @@ class _Stretch:
         due = self._open.deadline_ns <= until_ns
         ready = self._open.where(due)
         self._open = self._open.where(~due)
-        if len(ready.at_ns) == 0:
+        bids = list(self._bids(ready, known, self._before_ns))
+        if not bids:  # before the first stretch there are no prices, and nobody can be served
             return
         priced = _priced(self._edges_ns, self._prices)
         tolls = self._tolls(ready, priced)
         surplus = np.zeros(len(ready.at_ns))
         able = np.zeros(len(ready.at_ns), bool)
-        for bid in self._bids(ready, known, self._before_ns):
+        for bid in bids:
             toll = tolls[bid.rows, bid.place]
             gain = ready.worth[bid.rows] - toll - bid.bill(priced[bid.place])[0]
             surplus[bid.rows] = np.maximum(surplus[bid.rows], gain)

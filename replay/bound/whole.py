@@ -154,9 +154,9 @@ def whole_bound(
         for option in fleet.soonest(kind)
     ]
     able, first_ns, end_ns = _windows(found, offers)
-    if not np.any(able):
-        return WholeBound(0.0, offered, 1)
     worth = np.where(able, found.worth, 0.0)
+    if not np.any(worth):
+        return WholeBound(0.0, offered, 1)
     shortest_ns = min(option.least_ns for option, _ in offers)
     longest_ns = max(option.longest_ns for option, _ in offers)
     clock, rough = (

@@ -125,6 +125,22 @@ def test_an_input_that_takes_longer_than_the_budget_can_not_be_served_there(boun
     assert bound(arrivals, [target("a", 2)], conditions=far).value == pytest.approx(2, abs=0.01)
 
 
+@pytest.mark.parametrize("block", [1, 500])
+def test_what_has_no_time_or_no_worth_is_not_served_over_a_link(block):
+    far = {"a": behind("wire", 2)}
+    budgets, sizes = (0, -1, 9, 0), (0, 1, 1, 1)
+    arrivals = [
+        Arrival(0, A, budget * MS, size_bytes=size * KB)
+        for budget, size in zip(budgets, sizes, strict=True)
+    ]
+    found = fluid_bound(arrivals, [target("a", 1)], conditions=far, block=block)
+    assert found.value == pytest.approx(1)
+    assert whole_bound(arrivals, [target("a", 1)], conditions=far).value == pytest.approx(1)
+    idle = [replace(each, weight=0.0) for each in arrivals]
+    for bound in BOUNDS:
+        assert bound(idle, [target("a", 1)], conditions=far, weighted=True).value == 0
+
+
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_what_a_link_carries_beyond_its_mean_is_counted(bound):
     arrivals = [Arrival(i * MS // 2, A, 8 * MS, size_bytes=KB) for i in range(200)]
