@@ -70,7 +70,6 @@ class Admission:
         if seen is None or seen[0] is not view:
             self._paces.clear()
             self._refused.clear()
-            self._looked_ns = 0
             self.caution = Caution()
         elif seen[1] != self._outlook.epoch:
             self._paces.clear()
@@ -239,9 +238,23 @@ class Admission:
         since_ns, self._looked_ns = self._looked_ns, view.now_ns
         if not self._refused:
             return
-        for target in view.targets.values():
-            if not target.runs and target.up and not (target.spec.is_dear or target.spec.peer):
-                self._refusals_in_vain(target, max(since_ns, target.last_done_ns))
+        idle = [
+            target
+            for target in view.targets.values()
+            if not target.runs and target.up and not (target.spec.is_dear or target.spec.peer)
+        ]
+        if idle:
+            self._forget_refused(since_ns)
+        for target in idle:
+            self._refusals_in_vain(target, max(since_ns, target.last_done_ns))
+
+    def _forget_refused(self, due_ns: int) -> None:
+        """Forgets refused requests that were due before a time: they would only cost time."""
+        for kind, refused in list(self._refused.items()):
+            while refused and refused[0] < due_ns:
+                refused.popleft()
+            if not refused:
+                del self._refused[kind]
 
     def _refusals_in_vain(self, target: TargetState, begin_ns: int) -> None:
         """Counts and forgets the refused requests for which a target had time since `begin_ns`."""

@@ -257,3 +257,19 @@ def test_a_target_that_idles_while_refused_requests_could_be_in_time_makes_less_
 
 def test_a_pause_too_short_for_what_was_refused_changes_nothing():
     assert factor_after(pause_ms=3) == pytest.approx(1.0, rel=0.01)
+
+
+def test_refused_requests_are_forgotten_after_their_deadlines():
+    """Each class that had some would cost time with every arrival, for ever."""
+    policy = Goodput()
+    watch = full(9, 13, policy=lambda: policy)
+    kinds = [RequestClass("m", None, ((number,),)) for number in range(9)]
+    for number, kind in enumerate(kinds):
+        submit(watch, request(100 + number, 15.5, kind))
+    assert set(policy.admission._refused) == set(kinds)
+    for run_id in (1, 2, 3):
+        watch.handle(BatchDone(run_id), 4 * run_id * MS)
+    for number, at_ms in enumerate((16, 17)):
+        submit(watch, request(200 + number, 90), at_ms=at_ms)
+        watch.handle(BatchDone(4 + number), at_ms * MS + MS // 2)
+    assert not policy.admission._refused
