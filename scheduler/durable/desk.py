@@ -95,11 +95,13 @@ class TaskDesk:
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
         self._store.write(Database.clock, self._start_clock)
-        self._store.write(Database.waiting, self._opened)
 
     def _start_clock(self, found: tuple[int, int] | LaxityError) -> None:
-        if not isinstance(found, LaxityError):
+        if isinstance(found, LaxityError):
+            self._opened(found)  # the deadlines on disk mean nothing without their clock
+        else:
             self._clock.start(*found)
+            self._store.write(Database.waiting, self._opened)
 
     def _opened(self, found: list[KeptTask] | LaxityError) -> None:
         if not isinstance(found, LaxityError):

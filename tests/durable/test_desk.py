@@ -441,8 +441,9 @@ def test_who_looks_after_the_box_hears_that_the_disk_takes_no_tasks(
     run(scene)
 
 
+@pytest.mark.parametrize("unreadable", ["waiting", "clock"])
 def test_tasks_that_cannot_be_read_at_the_start_are_told_to_who_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: str
 ) -> None:
     def fails(database: Database) -> None:
         raise sqlite3.OperationalError("disk I/O error")
@@ -451,7 +452,7 @@ def test_tasks_that_cannot_be_read_at_the_start_are_told_to_who_asks(
         counter = Counter(tmp_path)
         await counter.submit("t")
         await counter.close()
-        monkeypatch.setattr(Database, "waiting", fails)
+        monkeypatch.setattr(Database, unreadable, fails)
         counter = Counter(tmp_path)
         assert "disk I/O error" in (await counter.ask("tasks"))["problem"]
         looks: list[str] = []
