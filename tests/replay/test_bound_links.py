@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from policies import make_policy
 from replay.bound import Conditions, SharedLink, exact_bound, fluid_bound, whole_bound
 from replay.fleet.file import parse_fleet
+from replay.fleet.world import Link
 from replay.links import Capacity, LinkTrace
 from replay.simulator import Arrival, Simulator
 from scheduler.core.offers import Offer
@@ -29,8 +31,11 @@ CLOSE = 1e-6
 BOUNDS: list[Any] = [fluid_bound, whole_bound]
 
 
-def target(name: str, service_ms: int) -> TargetSpec:
-    return TargetSpec(name, (Offer("a", "v", "runtime", {1: (service_ms * MS,)}),))
+def target(name: str, one_ms: int, two_ms: int | None = None) -> TargetSpec:
+    times_ns = {1: (one_ms * MS,)}
+    if two_ms is not None:
+        times_ns[2] = (two_ms * MS,)
+    return TargetSpec(name, (Offer("a", "v", "runtime", times_ns),))
 
 
 def behind(name: str, ms_per_kb: int, spare_ns: int = 0) -> Conditions:
@@ -40,28 +45,41 @@ def behind(name: str, ms_per_kb: int, spare_ns: int = 0) -> Conditions:
 
 
 def some_schedule(
-    arrivals: list[Arrival], fleet: list[TargetSpec], far: dict[str, Conditions]
+    arrivals: list[Arrival], fleet: list[TargetSpec], links: dict[str, Link]
 ) -> float:
-    """The best schedule in which requests are sent in the order in which they run."""
+    """The best schedule in which batches are sent in the order in which they run.
+
+    Args:
+        arrivals: The requests.
+        fleet: The targets.
+        links: By target id; targets with the identical link share it.
+    """
+    ways = list({id(link): link for link in links.values()}.values())
+    behind = [next((w for w, way in enumerate(ways) if way is links.get(s.id)), -1) for s in fleet]
 
     @cache
-    def best(link_ns: int, free_ns: tuple[int, ...], left: frozenset[int]) -> float:
+    def best(sent_ns: tuple[int, ...], free_ns: tuple[int, ...], left: frozenset[int]) -> float:
         value = 0.0
-        for i in left:
-            request = arrivals[i]
-            for place, spec in enumerate(fleet):
-                landed_ns, sent_ns = request.at_ns, link_ns
-                if spec.id in far:
-                    taken_ns = int(far[spec.id].byte_ns * request.size_bytes)
-                    landed_ns = sent_ns = max(link_ns, request.at_ns) + taken_ns
-                end_ns = max(landed_ns, free_ns[place]) + spec.offers[0].latency_ns[1][0]
-                if end_ns <= request.at_ns + request.budget_ns:
+        for riders in (*combinations(left, 1), *combinations(left, 2)):
+            batch = [arrivals[i] for i in riders]
+            for place, (spec, way) in enumerate(zip(fleet, behind, strict=True)):
+                if len(batch) not in spec.offers[0].latency_ns:
+                    continue
+                sent, landed_ns = sent_ns, max(each.at_ns for each in batch)
+                if way >= 0:
+                    begun_ns = max(sent[way], landed_ns)
+                    size = sum(each.size_bytes for each in batch)
+                    landed_ns = begun_ns + ways[way].carry_ns(begun_ns, size)
+                    sent = (*sent[:way], landed_ns, *sent[way + 1 :])
+                end_ns = max(landed_ns, free_ns[place])
+                end_ns += spec.offers[0].latency_ns[len(batch)][0]
+                in_time = [e.weight for e in batch if end_ns <= e.at_ns + e.budget_ns]
+                if any(in_time):
                     free = (*free_ns[:place], end_ns, *free_ns[place + 1 :])
-                    rest = best(sent_ns, free, left - {i})
-                    value = max(value, request.weight + rest)
+                    value = max(value, sum(in_time) + best(sent, free, left.difference(riders)))
         return value
 
-    return best(0, (0,) * len(fleet), frozenset(range(len(arrivals))))
+    return best((0,) * len(ways), (0,) * len(fleet), frozenset(range(len(arrivals))))
 
 
 requests = st.builds(
@@ -75,20 +93,45 @@ requests = st.builds(
 )
 
 
+pieces = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6)), min_size=1, max_size=4).filter(
+    lambda found: any(carried for _, carried in found)
+)
+"""The length of each piece of a recording, and what it carries."""
+
+
+def recorded(shape: list[tuple[int, int]], ns: int, size: int) -> Capacity:
+    ends = np.cumsum([width for width, _ in shape]) * ns
+    return Capacity([0, *ends[:-1].tolist()], [each * size for _, each in shape], int(ends[-1]))
+
+
+links = st.integers(0, 4).map(lambda ms_per_kb: Link(byte_ns=ms_per_kb * MS / KB)) | pieces.map(
+    lambda shape: Link(trace=LinkTrace(None, recorded(shape, MS, KB)))
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     arrivals=st.lists(requests, max_size=5).map(lambda found: sorted(found, key=lambda a: a.at_ns)),
-    services_ms=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    ms_per_kb=st.integers(1, 4),
-    local=st.booleans(),
+    services_ms=st.lists(
+        st.tuples(st.integers(1, 4), st.none() | st.integers(0, 3)), min_size=1, max_size=3
+    ),
+    ways=st.tuples(links, links),
+    behind=st.lists(st.sampled_from((None, 0, 0, 1)), min_size=3, max_size=3),
     block=st.sampled_from((1, 2, 500)),
 )
 def test_the_bounds_are_not_below_what_can_cross_and_run(
-    arrivals, services_ms, ms_per_kb, local, block
+    arrivals, services_ms, ways, behind, block
 ):
-    fleet = [target(f"cpu:{i}", ms) for i, ms in enumerate(services_ms)]
-    far = {spec.id: behind("wire", ms_per_kb) for spec in fleet[local:]}
-    done = some_schedule(arrivals, fleet, far)
+    fleet = [
+        target(f"cpu:{i}", one, None if more is None else one + more)
+        for i, (one, more) in enumerate(services_ms)
+    ]
+    taken = {spec.id: way for spec, way in zip(fleet, behind, strict=False) if way is not None}
+    done = some_schedule(arrivals, fleet, {name: ways[way] for name, way in taken.items()})
+    far = {
+        name: Conditions(byte_ns=ways[way].byte_ns, link=ways[way].shared(str(way)))
+        for name, way in taken.items()
+    }
     fluid = fluid_bound(arrivals, fleet, conditions=far, weighted=True, block=block)
     assert fluid.value >= done - CLOSE
     assert whole_bound(arrivals, fleet, conditions=far, weighted=True).value >= done - CLOSE
@@ -198,15 +241,9 @@ def test_devices_of_a_box_share_its_link_and_boxes_do_not():
     assert found["paint/x"] == found["paint/y"] == SharedLink("paint/x", 100.0)
 
 
-pieces = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40)), min_size=1, max_size=5)
-
-
 @given(pieces, st.integers(0, 40), st.integers(1, 200))
 def test_no_span_of_a_recording_carries_more_than_its_mean_and_its_burst(shape, at_ns, size):
-    if not any(carried for _, carried in shape):
-        shape = [*shape, (1, 1)]
-    ends = np.cumsum([width for width, _ in shape]).tolist()
-    capacity = Capacity([0, *ends[:-1]], [carried for _, carried in shape], ends[-1])
+    capacity = recorded(shape, 1, 7)
     mean = capacity.period_bytes / capacity.period_ns
     span_ns = capacity.transfer_ns(at_ns, size)
     assert size <= mean * span_ns + capacity.burst_bytes + CLOSE
