@@ -83,7 +83,7 @@ class AsyncClient:
 
         Raises:
             AddressError: The URL has none of these forms.
-            ValueError: `ca`, `cert` or `key` would have no effect.
+            ValueError: Such a file is given for `tcp`, or `key` without `cert`.
         """
         self.url = url or default_url()
         self._tls = tls_for(parse_address(self.url), ca, cert, key)

@@ -65,7 +65,7 @@ class Client:
 
         Raises:
             AddressError: The URL has none of these forms.
-            ValueError: `ca`, `cert` or `key` would have no effect.
+            ValueError: Such a file is given for `tcp`, or `key` without `cert`.
             Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
             ProtocolError: The server speaks another version, or is no laxity daemon.

@@ -131,7 +131,8 @@ def tls_for(
     """The files that a caller names for a connection to an address.
 
     Raises:
-        ValueError: They would have no effect.
+        ValueError: The address is `tcp`, where nothing is encrypted, or there is a key alone. (On a
+            `unix` address they have no effect: nothing leaves the machine.)
     """
     named = {"ca": ca, "cert": cert, "key": key}
     files = {name: os.fspath(path) for name, path in named.items() if path}
