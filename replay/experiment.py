@@ -161,15 +161,17 @@ class Experiment:
             raise PolicyFault(f"{self._who(choice, seed)} failed: {error}") from error
         except NoEnd as no_end:
             raise PolicyFault(f"{self._who(choice, seed)} {no_end}{place_of(no_end)}") from None
-        result.notes += fleet.missed(last_ns)
+        result.notes += [f"{self._case()}: {note}" for note in fleet.missed(last_ns)]
         result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
         return result
 
+    def _case(self) -> str:
+        return self.name if self.load is None else f"{self.name}, load {self.load:g}"
+
     def _who(self, choice: PolicyChoice, seed: int) -> str:
-        load = "" if self.load is None else f", load {self.load:g}"
-        return f"policy {choice.label!r} on {self.name}{load}, seed {seed}"
+        return f"policy {choice.label!r} on {self._case()}, seed {seed}"
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays the workload with a policy; yields each ending as it happens, and keeps none."""

@@ -172,7 +172,7 @@ class Fleet:
         late = sum(at_ns > last_ns for at_ns in moments)
         if not late:
             return []
-        told = f"in fleet {self.name}, {late} of {len(moments)} events and drifts"
+        told = f"{late} of {len(moments)} events and drifts of the fleet"
         return [f"{told} come after the last request, and no request met them"]
 
     # -- what the scheduler is told

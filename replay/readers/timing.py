@@ -77,8 +77,8 @@ def sorted_within(
 def _unsorted(lines: Lines, back_ns: int, expected: str) -> Exception:
     back_s = back_ns / 1e9
     found = f"an arrival {back_s:g} s before an earlier line's"
-    mended = f"a sort window in a workload, sort_window_s: {back_s:g} or more, would mend it"
-    return lines.error(found, f"{expected} ({mended})")
+    way = f"set a sort window in a workload, sort_window_s: {back_s:g} or more"
+    return lines.error(found, f"{expected} (sort the file, or {way})")
 
 
 def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:

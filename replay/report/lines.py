@@ -28,6 +28,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 104.0, 24.0, 36.0
 HEIGHT = 260.0
 _LABEL_GAP = 12.5
 _LABEL_LETTERS = 14
+_WHISKER_GAP, _WHISKER_ROOM = 3.0, 12.0
+"""The distance between the whiskers at one x, and the most that all of them take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def line_chart(
         label,
         _frame(x, y, across, up),
         _marked(at, across) if at else "",
-        *(_whiskers(each, across, up) for each in reversed(lines)),
+        *_whiskers(lines, across, up),
         *(_line(each, across, up) for each in reversed(lines)),
         *(_marks(each, across, up) for each in reversed(lines)),
         _names(lines, across, up),
@@ -112,17 +114,27 @@ def _frame(x: Axis, y: Axis, across: Scale, up: Scale) -> Markup:
 
 def _marked(at: tuple[float, str], across: Scale) -> Markup:
     place = across(at[0])
-    words = text(place - 4, _TOP + 9, at[1], anchor="end", class_="axis")
+    words = text(place, _TOP - 4, at[1], anchor="middle", class_="axis")
     return line(place, _TOP, place, HEIGHT - _BOTTOM, "deadline") + words
 
 
-def _whiskers(each: Line, across: Scale, up: Scale) -> Markup:
-    parts = [
-        line(across(point.x), up(point.low), across(point.x), up(point.high), _class(each))
-        for point in each.points
-        if point.low is not None and point.high is not None
+def _whiskers(lines: Sequence[Line], across: Scale, up: Scale) -> list[Markup]:
+    """The intervals, side by side: at one x, those of several lines would hide each other."""
+    wide = [each for each in lines if any(point.low is not None for point in each.points)]
+    gap = min(_WHISKER_GAP, _WHISKER_ROOM / max(1, len(wide) - 1))
+    return [
+        _whiskers_of(each, across, up, (index - (len(wide) - 1) / 2) * gap)
+        for index, each in enumerate(wide)
     ]
-    return el("g", *parts, class_="whiskers") if parts else Markup("")
+
+
+def _whiskers_of(each: Line, across: Scale, up: Scale, aside: float) -> Markup:
+    parts = []
+    for point in each.points:
+        if point.low is not None and point.high is not None:
+            x = across(point.x) + aside
+            parts.append(line(x, up(point.low), x, up(point.high), _class(each)))
+    return el("g", *parts, class_="whiskers")
 
 
 def _line(each: Line, across: Scale, up: Scale) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -262,13 +263,13 @@ def _latency_chart(found: Study, case: Case) -> Markup:
 def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -> Markup | None:
     """A bar per policy for each model or priority; None if there is only one of them."""
     groups: dict[str | int, list[Bar]] = {}
-    requests: dict[str | int, int] = {}
+    requests = Counter[str | int]()
     for series, policy in enumerate(found.policies):
         shares: dict[str | int, list[float]] = {}
         for run in found.cells.get((case, policy), ()):
             for key, tally in run.result.by(what).items():
                 shares.setdefault(key, []).append(tally.on_time_share())
-                requests[key] = max(requests.get(key, 0), tally.requests)
+                requests[key] += tally.requests
         for key, values in shares.items():
             mean = estimate(values)
             if mean:
@@ -277,13 +278,14 @@ def _split_chart(found: Study, case: Case, what: Literal["model", "priority"]) -
                 groups.setdefault(key, []).append(bar)
     if len(requests) < 2:
         return None
+    runs = len(list(found.runs(case=case)))
     chosen = sorted(sorted(requests, key=str), key=lambda key: -requests[key])[:_KEYS]
     chosen.sort(key=lambda key: (key, "") if isinstance(key, int) else (0, key))
-    drawn = [(_head(what, key, requests[key]), groups[key]) for key in chosen]
+    drawn = [(_head(what, key, requests[key] / runs), groups[key]) for key in chosen]
     more = f" ({_KEYS} of {len(requests)})" if len(requests) > _KEYS else ""
     return bar_chart(f"On time by {what}, {case.name}", drawn, share_axis(f"on time{more}"))
 
 
-def _head(what: str, key: str | int, requests: int) -> str:
+def _head(what: str, key: str | int, requests: float) -> str:
     name = f"priority {key}" if what == "priority" else str(key)
-    return head(name, f" · {requests:,} requests per run")
+    return head(name, f" · {requests:,.0f} requests per run")

@@ -229,7 +229,8 @@ def test_the_timeline_ends_with_the_requests_whatever_is_scripted_for_later():
     work = parse_workload({"streams": streams, "seconds": 11})
     made = Experiment("short", WorkloadSource(work), fleet(script=down))
     result = made.simulate(EDF, 1)
-    samples, said = result.timeline, "in fleet test, 2 of 2 events and drifts come after the last"
+    said = "short: 2 of 2 events and drifts of the fleet come after the last request"
+    samples = result.timeline
     assert [note for note in result.notes if said in note]
     assert 9.5e9 < samples[-1].at_ns <= 10e9
     assert sum(any(sample.busy.values()) for sample in samples) < len(samples) / 20

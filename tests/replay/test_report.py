@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import pairwise
@@ -175,6 +176,39 @@ class TestPage:
             assert not [
                 y for y in heads if float(drawn.get("y1", "")) < y < float(drawn.get("y2", ""))
             ]
+
+    def test_intervals_at_one_load_do_not_hide_each_other(self, tmp_path):
+        """And each stays nearer to its own load than to another."""
+        policies = [f"policy-{number}" for number in range(9)]
+        write_chart(sweep(*policies), tmp_path / "c.svg")
+        drawn = list(ElementTree.parse(tmp_path / "c.svg").iter())
+        whiskers = [list(e) for e in drawn if e.get("class") == "whiskers"]
+        marks = [float(e.get("cx", "")) for e in drawn if e.get("cx")]
+        assert len(whiskers) == len(policies)
+        places = [float(e.get("x1", "")) for each in whiskers for e in each]
+        assert len(set(places)) == len(places) == 3 * len(policies)
+        assert max(min(abs(x - mark) for mark in marks) for x in places) < 6.1
+
+    def test_the_word_at_the_deadline_keeps_off_the_curves(self, tmp_path):
+        page = written(sweep("a", "b"), tmp_path)
+        drawing = re.search(r"<svg[^>]*Share of requests answered.*?</svg>", page, re.S)
+        assert drawing is not None
+        parts = list(ElementTree.fromstring(drawing.group()))
+        (top,) = (float(e.get("y1", "")) for e in parts if e.get("class") == "deadline")
+        (word,) = (e for e in parts if e.text == "deadline")
+        assert float(word.get("y", "")) < top
+
+    def test_the_requests_of_all_models_are_those_of_a_run(self, tmp_path):
+        """Of several seeds, the mean: the most of each model are more than any run had."""
+        first, second = result("a", 1), result("a", 2)
+        for run, faces in ((first, 10), (second, 30)):
+            for index in range(faces):
+                run.add(row(index, 5, model="faces", priority=1))
+        counts = [Counter(each.model for each in run.rows) for run in (first, second)]
+        page = written([first, second], tmp_path)
+        for model in ("digits", "faces"):
+            mean = sum(count[model] for count in counts) / 2
+            assert f"{model} · {mean:,.0f} requests per run" in page
 
     def test_of_a_long_case_the_name_is_cut_and_not_its_figures(self, tmp_path):
         runs = sweep("a", "b")
