@@ -166,14 +166,19 @@ class Fleet:
                 )
 
     def missed(self, last_ns: int) -> list[str]:
-        """A note if scripted events or drifts come only after the last request has ended."""
+        """A note if scripted events or drifts come only after the last request has ended.
+
+        It is the same for each seed that misses some, however many these are, so that a report has
+        one line for all of them.
+        """
         moments = [incident.at_ns for incident in self.script]
         moments += [at_ns for device in self.devices for at_ns, _ in device.truth.drift]
-        late = sum(at_ns > last_ns for at_ns in moments)
-        if not late:
+        if not moments or max(moments) <= last_ns:
             return []
-        told = f"{late} of {len(moments)} events and drifts of the fleet"
-        return [f"{told} come after the last request, and no request met them"]
+        many = "any" if min(moments) > last_ns else "some"
+        times = " to ".join(dict.fromkeys(f"{at(moments) / 1e9:g}" for at in (min, max)))
+        told = f"a run ended before {many} of the fleet's events and drifts (at {times} s)"
+        return [f"{told}, and no request met those"]
 
     # -- what the scheduler is told
 

@@ -28,7 +28,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44.0, 104.0, 24.0, 36.0
 HEIGHT = 260.0
 _LABEL_GAP = 12.5
 _LABEL_LETTERS = 14
-_WHISKER_GAP, _WHISKER_ROOM = 3.0, 12.0
+_WHISKER_GAP, _WHISKER_ROOM = 2.5, 8.0
 """The distance between the whiskers at one x, and the most that all of them take."""
 
 

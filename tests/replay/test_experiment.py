@@ -229,11 +229,24 @@ def test_the_timeline_ends_with_the_requests_whatever_is_scripted_for_later():
     work = parse_workload({"streams": streams, "seconds": 11})
     made = Experiment("short", WorkloadSource(work), fleet(script=down))
     result = made.simulate(EDF, 1)
-    said = "short: 2 of 2 events and drifts of the fleet come after the last request"
-    samples = result.timeline
+    samples, said = result.timeline, "short: a run ended before any of the fleet's events and"
     assert [note for note in result.notes if said in note]
     assert 9.5e9 < samples[-1].at_ns <= 10e9
     assert sum(any(sample.busy.values()) for sample in samples) < len(samples) / 20
+
+
+def test_events_that_no_request_meets_are_told_alike_whatever_the_seed():
+    """Seeds end at different moments; a report has one line for all that miss some events."""
+    down = [{"at_s": at_s, "target": "cpu:0", "event": "down"} for at_s in (0.5, 2, 900)]
+    played = fleet(script=down)
+    (none,), (some,) = played.missed(100_000_000), played.missed(1_000_000_000)
+    assert "ended before any" in none
+    assert "ended before some" in some
+    assert "at 0.5 to 900 s" in some
+    assert played.missed(3_000_000_000) == [some]
+    assert played.missed(900_000_000_000) == fleet().missed(0) == []
+    (alone,) = fleet(script=down[:1]).missed(0)
+    assert "at 0.5 s" in alone
 
 
 def test_what_targets_cost_is_added_up():
