@@ -159,7 +159,6 @@ class WorkerLink(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("socket")
         credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         self.pid = _UCRED.unpack(credentials)[0]
-        log.info("worker connected", device=self.device_id)
         self._watch()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -168,6 +167,8 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
+        if self._silent < 0:  # a process that is ending may still accept, but says nothing
+            log.info("worker connected", device=self.device_id)
         self._silent = 0
         for header, body in self._reader.advance(nbytes):
             self._hear(header, body)

@@ -13,6 +13,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+import structlog
 
 from scheduler.core.commands import Dispatch
 from scheduler.daemon import worker_link
@@ -170,6 +171,22 @@ def test_a_worker_is_told_apart_that_is_stopped_computes_or_waits(start):
     assert said(computing).startswith("its process computes and says nothing; a library")
     assert said(waiting) == "its process waits for something, and says nothing"
     assert why_silent(0, None, standing(0)) == "its process says nothing; is it stopped?"
+
+
+def test_a_worker_is_connected_once_it_speaks_not_while_its_process_ends(played):
+    async def acts(accept, heard):
+        (await accept())[0].close()  # as the kernel does, before it closes where that listened
+        assert (await heard.next())[0] == "lost"
+        with (await accept())[0] as worker:
+            worker.sendall(TELEMETRY)
+            assert (await heard.next())[0] == "telemetry"
+            worker.sendall(TELEMETRY)
+            assert (await heard.next())[0] == "telemetry"
+
+    with structlog.testing.capture_logs() as said:
+        played(acts)
+    connected = {"event": "worker connected", "device": "cpu:0", "log_level": "info"}
+    assert said == [connected]
 
 
 @pytest.mark.parametrize("leaves_unread", [False, True])

@@ -142,15 +142,15 @@ def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
 ) -> None:
     worker = psutil.Process(lasting.pid_of("WorkerProcess"))
 
-    def connections() -> int:
-        return sum("worker connected" in line for line in lasting.lines)
+    def starts() -> int:
+        return sum("the scheduler had ended and was started" in line for line in lasting.lines)
 
-    before = connections()
+    before = starts()
     with Client(lasting.url) as client:
         worker.suspend()
         try:
             os.kill(lasting.pid_of("SchedulerProcess"), signal.SIGKILL)
-            eventually(lambda: connections() > before)
+            eventually(lambda: starts() > before)
             future = client.submit("relu", X, deadline_ms=60_000)
             threading.Event().wait(1)
         finally:
