@@ -65,7 +65,7 @@ class CompiledCache:
         files = [path for path in _files(folder) if path.name != _MANIFEST]
         sealed = _read_manifest(folder / _MANIFEST)
         if sealed is None:
-            fault = f"{len(files)} files without this box's seal" if files else None
+            fault = f"files without this box's seal: {len(files)}" if files else None
         else:
             fault = self._difference(files, sealed, folder)
         if fault is not None:

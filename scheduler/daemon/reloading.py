@@ -58,7 +58,7 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
     waiting = [key for key in Config.model_fields if getattr(new, key) != getattr(taken, key)]
     if waiting:
         log.warning("changes wait for the next start", file=str(config_file), keys=waiting)
-    told = f"{config_file}: {', '.join(waiting)} wait for the next start"
+    told = f"{config_file}: changes to {', '.join(waiting)} wait for the next start"
     return Reloaded(taken, [told] if waiting else [], policy, files)
 
 

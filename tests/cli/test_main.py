@@ -345,16 +345,17 @@ class TestStatus:
 
     def test_a_policy_that_gave_way_and_what_was_not_taken_over_are_named(self):
         console = Console(file=StringIO(), width=100, color_system=None)
-        problems = {
+        problems: dict[str, Any] = {
             "policy_problem": "mine.py: OSError: [/b] disk",
-            "not_taken_over": ["edge.yaml: devices wait for the next start"],
+            "not_taken_over": ["edge.yaml: changes to devices wait for the next start"],
         }
         console.print(status_view({**STATUS, **problems}))
         assert isinstance(console.file, StringIO)
         out = console.file.getvalue()
         told = " ".join(out.split())
         assert "is tried again when the configuration is saved: mine.py: OSError: [/b] disk" in told
-        assert "Changed but not applied: edge.yaml: devices wait for the next start" in out
+        (not_taken_over,) = problems["not_taken_over"]
+        assert f"Changed but not applied: {not_taken_over}" in out
 
     def test_a_budget_that_was_spent_before_the_box_started_is_shown(self):
         spent = {"spent": 0.0, "budgets": [{"seconds": 86_400, "limit": 5.0, "spent": 5.0}]}

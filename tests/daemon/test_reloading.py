@@ -56,6 +56,20 @@ def test_a_file_that_was_empty_from_the_start_means_the_defaults(tmp_path: Path)
     assert reloaded(load_config(file), file, {}).not_taken == []
 
 
+@pytest.mark.parametrize(
+    ("text", "keys"), [("drain_s: 3", "drain_s"), ("drain_s: 3\nsite: a", "site, drain_s")]
+)
+def test_what_waits_for_the_next_start_is_told_whether_it_is_one_key_or_several(
+    tmp_path: Path, text: str, keys: str
+):
+    file = tmp_path / "edge.yaml"
+    file.write_text("# every default\n")
+    old = load_config(file)
+    file.write_text(f"{text}\n")
+    told = reloaded(old, file, {}).not_taken
+    assert told == [f"{file}: changes to {keys} wait for the next start"]
+
+
 def test_none_where_it_hung(tmp_path: Path):
     file = tmp_path / "edge.yaml"
     file.write_text("policy: {name: edf}\n")

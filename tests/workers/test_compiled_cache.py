@@ -55,7 +55,7 @@ def test_files_without_a_seal_are_not_used(tmp_path, cache):
     folder = cache.folder("gpu-0", {})
     (folder / "dropped.engine").write_bytes(b"from anywhere")
 
-    assert "1 files without this box's seal" in (fault(tmp_path, folder) or "")
+    assert "files without this box's seal: 1" in (fault(tmp_path, folder) or "")
     assert list(folder.iterdir()) == []
 
 
