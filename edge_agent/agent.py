@@ -23,7 +23,7 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
-from edge_agent.listening import check_free
+from edge_agent.listening import check_free, remove_stale
 from edge_agent.readiness import Readiness
 from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
@@ -74,7 +74,7 @@ class Agent:
         self._stopping = threading.Event()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
-        mark_life()
+        mark_life(self._run_dir)
         self._born_s = time.monotonic()
         try:
             self._cluster = Cluster(self._run_dir / "ray", len(hardware.cpu.usable))
@@ -198,6 +198,7 @@ class Agent:
         self._stopping.set()
         self._cluster.stop()
         forgive(self.config.state_dir / ATTEMPTS, ended)
+        remove_stale(self.config.listen.all)
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
 

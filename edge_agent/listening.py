@@ -6,11 +6,13 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from edge_agent.errors import AgentError
 from scheduler.address import Address
+from scheduler.ingress.unix_door import is_answered
 
 _BACKLOG = 1024
 _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -27,6 +29,16 @@ def check_free(address: Address) -> None:
         _check_port(address)
     else:
         _check_path(address, Path(address.path))
+
+
+def remove_stale(addresses: Iterable[Address]) -> None:
+    """Remove the files of unix sockets on which nobody listens any more."""
+    for address in addresses:
+        if address.path is not None:
+            path = Path(address.path)
+            with contextlib.suppress(OSError):
+                if path.is_socket() and not is_answered(address.path):
+                    path.unlink()
 
 
 def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
@@ -59,12 +71,8 @@ def _check_path(address: Address, path: Path) -> None:
         raise _refusal(address, f"the folder can't be made: {error.strerror}") from None
     if path.exists() and not path.is_socket():  # a stale socket is deleted later
         raise _refusal(address, f"{path} exists and is not a socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return
-    raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+    if is_answered(str(path)):
+        raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
 
 
 def _check_port(address: Address) -> None:

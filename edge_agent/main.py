@@ -16,12 +16,14 @@ import typer
 from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
 from edge_agent.hardware import describe, to_dict
+from edge_agent.listening import remove_stale
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
-from edge_agent.rebirth import end_past_life
+from edge_agent.rebirth import end_past_life, rest_after_short_lives
 from edge_agent.terminal import (
     DeviceBars,
+    exit_on_signals,
     ignore_signals,
     on_signals,
     wait_for_signal,
@@ -106,8 +108,7 @@ def serve(
             if config is not None and is_cloud_config(config):
                 _complain(f"{config} looks like a file for `laxity cloud up`, not for a box")
         raise typer.Exit(2) from None
-    with Probing() as probing:
-        raise typer.Exit(_run(settings, config, over, probing))
+    raise typer.Exit(_run(settings, config, over))
 
 
 def _probe(as_json: bool) -> int:
@@ -134,28 +135,26 @@ def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> 
     return None
 
 
-def _run(
-    config: Config, config_file: Path | None, over: Mapping[str, Any], probing: Probing
-) -> int:
-    try:
-        allow_open_files(config.limits.connections)
-        set_ray_environment(config.state_dir)
-        from edge_agent.agent import Agent  # imports Ray, which then reads its environment
-
-        hardware = probing.wait()
-    except AgentError as error:
-        _complain(error)
-        return 1
-    for line in describe(hardware):
-        console.print(line, markup=False)
+def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> int:
     stop, at_once = threading.Event(), threading.Event()
-    on_signals(stop, at_once)
     try:
+        exit_on_signals()
+        rest_after_short_lives()
+        with Probing() as probing:
+            allow_open_files(config.limits.connections)
+            set_ray_environment(config.state_dir)
+            from edge_agent.agent import Agent  # imports Ray, which then reads its environment
+
+            hardware = probing.wait()
+        for line in describe(hardware):
+            console.print(line, markup=False)
+        on_signals(stop, at_once)
         agent = Agent(config, config_file and config_file.absolute(), over, hardware)
     except AgentError as error:
         _complain(error)
         return 1
-    except SystemExit:  # SIGTERM while Ray starts; nothing was accepted yet
+    except SystemExit:  # a signal, here or while Ray starts; nothing was accepted yet
+        remove_stale(config.listen.all)  # of a past life
         return 0
     try:
         for address in agent.addresses:

@@ -3,7 +3,7 @@
 Actors can't outlive the Ray that runs them, and a process can't get rid of a half-dead Ray: threads
 of its library may end the process at any moment. So the agent executes itself again at once. It
 keeps its process id, which a service manager watches, and its log. The next life begins by ending
-what is left of the previous one.
+what is left of the previous one. Signals that arrive between the two lives count in the next.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 import time
 import uuid
 from pathlib import Path
 
 import psutil
+
+from edge_agent.terminal import SIGNALS
 
 _MARK = "LAXITY_AGENT_LIFE"
 _PAST = "LAXITY_AGENT_PAST"
@@ -27,22 +30,34 @@ SHORT_LIFE_S = 60.0
 """After a life shorter than this, in seconds, the next one waits; the wait doubles each time."""
 
 _LONGEST_WAIT_S = 30.0
+_HEARD = "signals"
+"""File in a life's folder with the numbers of the signals that the life has received."""
+
 _ROUNDS = 5
 """How many times processes of a past life are searched: while some die, others may start."""
 
 
-def mark_life() -> None:
-    """Mark every process that is started from now on as one of this life."""
+def mark_life(folder: Path) -> None:
+    """Mark every process that is started from now on as one of this life, and note its signals.
+
+    Call this in the main thread.
+
+    Args:
+        folder: The folder of this life's files.
+    """
     os.environ[_MARK] = uuid.uuid4().hex
+    flags = os.O_CREAT | os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    signal.set_wakeup_fd(os.open(folder / _HEARD, flags, 0o600))
 
 
 def start_over(born_s: float, folder: Path) -> None:
-    """Begin the next life; does not return.
+    """Begin the next life, with signals blocked; does not return.
 
     Args:
         born_s: When this life began, on the monotonic clock.
         folder: The folder of this life's files, which the next life removes.
     """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     short = int(os.environ.get(_FAILED, "0")) + 1 if time.monotonic() - born_s < SHORT_LIFE_S else 0
     told = {_FAILED: str(short), _PAST: os.environ[_MARK], _PAST_FOLDER: str(folder)}
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
@@ -54,14 +69,24 @@ def end_started(folder: Path) -> None:
 
 
 def end_past_life() -> None:
-    """End what a previous life in this process has left, if there was one."""
+    """End what a previous life in this process has left, if there was one.
+
+    A signal that it received as it ended is raised again, for when signals are no longer blocked.
+    """
     life = os.environ.pop(_PAST, None)
     if life is None:
         return
     folder = os.environ.pop(_PAST_FOLDER)
     _end_all(life, folder)
+    with contextlib.suppress(OSError):
+        if Path(folder, _HEARD).stat().st_size:
+            signal.raise_signal(signal.SIGTERM)
     shutil.rmtree(folder, ignore_errors=True)
-    short = int(os.environ[_FAILED])
+
+
+def rest_after_short_lives() -> None:
+    """Wait if several lives in a row were short, longer each time."""
+    short = int(os.environ.get(_FAILED, "0"))
     if short > 1:
         time.sleep(min(_LONGEST_WAIT_S, 2.0 ** (short - 1)))
 

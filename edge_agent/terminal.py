@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -18,6 +19,9 @@ _SAME_S = 0.3
 
 SAY_EVERY_S = 5.0
 """The shortest time between progress lines for a device in a log, in seconds."""
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""The signals that end a command: a service manager's, Ctrl-C's and that of a closed terminal."""
 
 _LOOK_S = 0.5
 """How often the main thread wakes to see a signal that another thread received, in seconds."""
@@ -55,6 +59,20 @@ def whole_lines() -> Console:
     return console
 
 
+def exit_on_signals() -> None:
+    """Raise `SystemExit` in the main thread at the first signal; blocked signals count from now on.
+
+    So what was started is cleaned up, which a second signal can't prevent.
+    """
+
+    def handle(_number: int, _frame: Any) -> None:
+        ignore_signals()
+        sys.exit()
+
+    _handle_signals(handle)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
     """Set `stop` at the first SIGTERM, Ctrl-C or closed terminal, and `at_once` at the next.
 
@@ -72,10 +90,13 @@ def on_signals(stop: threading.Event, at_once: threading.Event) -> None:
         elif number != signal.SIGHUP and now_s - first_s > _SAME_S:
             at_once.set()
 
-    signal.signal(signal.SIGTERM, handle)
-    signal.signal(signal.SIGINT, handle)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
-        signal.signal(signal.SIGHUP, handle)
+    _handle_signals(handle)
+
+
+def _handle_signals(handle: Callable[[int, Any], None]) -> None:
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # by `nohup`
+            signal.signal(number, handle)
 
 
 def wait_for_signal(event: threading.Event) -> None:
@@ -93,7 +114,7 @@ def ignore_signals() -> None:
 
     Python removes its handlers before the process ends.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 

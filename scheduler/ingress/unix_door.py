@@ -47,7 +47,7 @@ class UnixDoor:
             OSError: The path can't be bound.
         """
         loop = asyncio.get_running_loop()
-        if self._inherited is not None and _is_answered(self._path):
+        if self._inherited is not None and is_answered(self._path):
             self._server = await loop.create_unix_server(self._protocol, sock=self._inherited)
         else:
             if self._inherited is not None:
@@ -98,7 +98,7 @@ async def keep_there(path: str, listen: Callable[[], Awaitable[None]]) -> None:
             told = ""
 
 
-def _is_answered(path: str) -> bool:
+def is_answered(path: str) -> bool:
     """Whether somebody listens on a path; a socket can't tell whether the file is still its own."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)

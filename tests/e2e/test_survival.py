@@ -264,6 +264,15 @@ def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgen
     assert agent.left_over() == []
 
 
+def test_a_signal_as_it_starts_over_ends_it_and_leaves_nothing(agent: RunningAgent) -> None:
+    next(p for p in agent.processes() if p.name() == "raylet").kill()
+    eventually(partial(says, agent, "starting over"))
+    assert agent.stop() == 0
+    assert agent.left_over() == []
+    assert not Path(agent.url.removeprefix("unix://")).exists()
+    assert list(Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.process.pid}-*")) == []
+
+
 CLIENT_SCRIPT = """
 import sys
 import numpy as np
@@ -335,7 +344,7 @@ def test_no_process_outlives_a_killed_agent(agent: RunningAgent) -> None:
     assert agent.left_over() == []
 
 
-@pytest.mark.parametrize("started", ["raylet", "ray::WorkerProcess"])
+@pytest.mark.parametrize("started", ["edge_agent.probing", "raylet", "ray::WorkerProcess"])
 def test_a_signal_while_it_starts_ends_it_well(models: Path, tmp_path: Path, started: str) -> None:
     config = tmp_path / "edge.yaml"
     listen = {"native": f"unix://{tmp_path}/s.sock"}

@@ -61,6 +61,44 @@ def test_what_is_left_of_a_past_life_is_ended(
     assert "LAXITY_AGENT_PAST" not in os.environ
 
 
+LIVES = """
+import os, signal, sys, time
+from pathlib import Path
+from edge_agent.rebirth import end_past_life, mark_life, start_over
+from edge_agent.terminal import exit_on_signals
+
+folder, when, is_first = Path(sys.argv[1]), sys.argv[2], "LAXITY_AGENT_PAST" not in os.environ
+if is_first:
+    folder.mkdir()
+    mark_life(folder)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    if when == "before":
+        signal.raise_signal(signal.SIGTERM)
+    start_over(time.monotonic(), folder)
+if when == "between":
+    signal.raise_signal(signal.SIGTERM)
+end_past_life()
+print("ended the past", flush=True)
+try:
+    exit_on_signals()
+except SystemExit as end:
+    print("told to end", end.code)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "between", "never"])
+def test_a_signal_between_two_lives_counts_once_the_past_is_ended(
+    tmp_path: Path, when: str
+) -> None:
+    script = tmp_path / "lives.py"
+    script.write_text(LIVES)
+    command = [sys.executable, str(script), str(tmp_path / "run"), when]
+    lives = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = [] if when == "never" else ["told to end None"]
+    assert lives.stdout.splitlines() == ["ended the past", *told]
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_first_life_ends_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAXITY_AGENT_PAST", raising=False)
     process = start(LAXITY_AGENT_LIFE="any")
