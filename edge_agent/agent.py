@@ -165,16 +165,28 @@ class Agent:
         """Stop admission, wait at most `drain_s` for held requests, and count those cut off.
 
         Raises:
-            AgentError: The scheduler does not answer.
+            AgentError: The scheduler does not answer, or ends with the requests that it holds.
         """
         self._stopping.set()  # processes that die from now on are not restarted
         seconds = self.config.drain_s
+        end_s = time.monotonic() + seconds + _ANSWER_S
         if self._doors is not None:
             self._doors.begin_drain()
+
+        def answer(asked: Any) -> Any:
+            return ray.get(asked, timeout=max(0.0, end_s - time.monotonic()))
+
+        held = "unknown"
         try:
-            left: int = ray.get(self.scheduler.drain.remote(seconds), timeout=seconds + _ANSWER_S)
-        except (RayActorError, GetTimeoutError) as error:
+            held = answer(self.scheduler.status.remote())["held"]  # also of one just restarted
+            left: int = answer(self.scheduler.drain.remote(seconds))
+        except GetTimeoutError as error:
             raise AgentError(f"the scheduler could not be drained: {error}") from None
+        except RayActorError:
+            raise AgentError(
+                "the scheduler ended during the drain: of the requests that it held at the start "
+                f"({held}), those not answered by then are lost, except durable tasks"
+            ) from None
         return left
 
     def stop(self) -> None:

@@ -78,7 +78,8 @@ def serve(
     """Serve inference with deadlines on this box until SIGTERM or Ctrl-C.
 
     The first signal drains: no new request is admitted, accepted ones finish or expire within
-    `drain_s`, and the exit status is 0. The second signal ends the agent at once with status 1.
+    `drain_s`, and the exit status is 0, or 1 if the scheduler ends meanwhile, with the requests
+    that it holds. The second signal ends the agent at once with status 1.
     """
     if show_version:
         print(f"laxity {version('laxity')}")
@@ -200,7 +201,7 @@ def _drain(agent: Agent, at_once: threading.Event) -> int:
         try:
             left = agent.drain()
             if left:
-                console.print(f"{left} requests were cancelled at the end of the drain.")
+                console.print(f"Requests cancelled at the end of the drain: {left}.")
             drained.set()
         except AgentError as error:
             _complain(error)

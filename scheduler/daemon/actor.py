@@ -171,8 +171,12 @@ class SchedulerProcess:
                 self._reading_since_s = None
                 self._reloading.release()
 
+    @ray.method(max_task_retries=0)
     def drain(self, seconds: float) -> int:
-        """Stops admission and waits for held requests; returns how many had to be cancelled."""
+        """Stops admission and waits for held requests; returns how many had to be cancelled.
+
+        If this process ends meanwhile, the call fails: the next process holds none of the requests.
+        """
         return self._wait(self._drain(seconds))
 
     @ray.method(concurrency_group=_CALLERS)

@@ -26,6 +26,7 @@ import pytest
 import yaml
 
 from scheduler import Client, DeadlineExpired, RequestEnded, Result
+from scheduler.ingress.unix_door import is_answered
 from tests.e2e.running_agent import (
     ModelsNamed,
     RunningAgent,
@@ -319,6 +320,24 @@ def test_the_agent_drains_what_it_accepted_and_leaves_no_process(
     assert status == 0
     assert agent.left_over() == []
     assert not Path(agent.url.removeprefix("unix://")).exists()
+
+
+def test_a_drain_whose_scheduler_dies_says_what_is_lost(agent: RunningAgent) -> None:
+    path = Path(agent.url.removeprefix("unix://"))
+    with Client(agent.url) as client:
+        slow = {"x": np.ones((1, 1), np.float32)}
+        futures = [client.submit("slow", slow, deadline_ms=600_000) for _ in range(1000)]
+        futures[0].result()
+        agent.process.send_signal(signal.SIGTERM)
+        eventually(lambda: not is_answered(str(path)))  # closed first by the drain
+        os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+        assert agent.process.wait(60) == 1
+    assert agent.left_over() == []
+    assert not path.exists()
+    (told,) = [line for line in agent.lines if "the scheduler ended during the drain" in line]
+    held = re.search(r"held at the start \((\d+)\), those not answered by then are lost", told)
+    assert held is not None
+    assert 0 < int(held[1]) < 1000
 
 
 def test_a_second_signal_ends_it_at_once(agent: RunningAgent) -> None:
