@@ -29,7 +29,7 @@ from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from edge_agent.watching import FileWatch
-from edge_agent.worker_arguments import worker_arguments
+from edge_agent.worker_arguments import link_paths, worker_arguments
 from scheduler.config.box import Config, DeviceConfig
 from scheduler.daemon.actor import LISTENING, SchedulerActor
 from scheduler.files import replace_file
@@ -92,7 +92,7 @@ class Agent:
         self, config_file: Path | None, over: Mapping[str, Any], cores: tuple[int, ...]
     ) -> None:
         watch = FileWatch(_read_again(self.config, config_file))  # before the files are read
-        links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in self.devices}
+        links = link_paths(self.devices, self._run_dir)
         owned = {core for device in self.devices for core in device.cores}
         spare = tuple(core for core in cores if core not in owned)
         self.workers = {
@@ -126,11 +126,6 @@ class Agent:
             print(told, file=sys.stderr, flush=True)
         if self._doors is not None:
             self._doors.reload()
-
-    def status(self) -> dict[str, Any]:
-        """The status of the scheduler and its targets."""
-        answer: dict[str, Any] = ray.get(self.scheduler.status.remote())
-        return answer
 
     def models(self) -> dict[str, Any]:
         """The models that the box can run, and the problems of those it can't."""

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from edge_agent.state_lock import is_locked
+from edge_agent.state_lock import is_locked, open_lock
 
 _PREFIX = "laxity-run-"
 _LOCK = "lock"
@@ -25,8 +25,7 @@ def make_run_dir() -> Path:
         if not _is_used(old):
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
-    lock = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    fcntl.flock(open_lock(folder / _LOCK), fcntl.LOCK_EX)
     return folder
 
 

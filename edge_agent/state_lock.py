@@ -42,7 +42,7 @@ def locked(state_dir: Path, who: str) -> int:
         AgentError: Another process holds the lock, or the folder can't be written.
     """
     with made(state_dir):
-        lock = os.open(state_dir / f"{who}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        lock = open_lock(state_dir / f"{who}.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -51,6 +51,11 @@ def locked(state_dir: Path, who: str) -> int:
             f"another {who} uses {state_dir}; stop it, or set another state_dir"
         ) from None
     return lock
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, made if needed; return its descriptor, which child processes don't get."""
+    return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
 
 
 def is_held(state_dir: Path, who: str) -> bool:

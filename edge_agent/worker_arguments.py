@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from scheduler.config.box import Config, DeviceConfig
@@ -26,6 +27,11 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
     effort = Effort(budget_ns=seconds_ns // rungs, total_ns=2 * seconds_ns)
     folders = config.models, config.state_dir, link
     return device_spec(device), *folders, profile.max_batch, effort
+
+
+def link_paths(devices: Iterable[DeviceConfig], folder: Path) -> dict[str, Path]:
+    """The unix socket of each device's worker, in a folder, by the device's id."""
+    return {device.id: folder / f"{device.id.replace(':', '-')}.sock" for device in devices}
 
 
 def device_spec(device: DeviceConfig) -> DeviceSpec:

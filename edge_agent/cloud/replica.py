@@ -27,8 +27,9 @@ from edge_agent.cloud.config import ApplicationConfig, CloudDevice
 from edge_agent.errors import AgentError
 from edge_agent.readiness import Readiness
 from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import open_lock
 from edge_agent.watching import FileWatch
-from edge_agent.worker_arguments import worker_arguments
+from edge_agent.worker_arguments import link_paths, worker_arguments
 from scheduler.address import Address
 from scheduler.config.box import ConfigError
 from scheduler.daemon.actor import SchedulerActor
@@ -88,7 +89,7 @@ class Replica:
     def _start(self, config: ApplicationConfig) -> None:
         own = config.of_replica(self._run_dir / "native.sock")
         group = ray.util.get_current_placement_group()
-        links = {d.id: self._run_dir / f"{d.id.replace(':', '-')}.sock" for d in config.devices}
+        links = link_paths(config.devices, self._run_dir)
         self._workers = {
             device.id: CloudWorker.options(
                 num_cpus=device.cpus,
@@ -187,7 +188,7 @@ def _one_at_a_time(state_dir: Path) -> Iterator[None]:
     If replicas measured at the same time on one node, they would distort each other's figures, and
     `CrashGuard` would take attempts in progress in other processes for crashes.
     """
-    lock = os.open(state_dir / "replicas.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    lock = open_lock(state_dir / "replicas.lock")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
