@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -108,9 +107,6 @@ class Doors:
             if door.watcher is not None:
                 door.watcher.join(_END_S)
         for listening in self._sockets:
-            with contextlib.suppress(OSError):
-                if listening.family == socket.AF_UNIX:
-                    os.unlink(listening.getsockname())
             listening.close()
 
     def _prepare(

@@ -365,10 +365,6 @@ class SchedulerProcess:
             await self._cache.close()
         if self._journal is not None:
             self._journal.close()
-        for address in self._config.listen.native:
-            if address.path is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address.path)
         return left
 
 
