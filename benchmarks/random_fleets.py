@@ -16,7 +16,6 @@ over the fleets, and by load and CV.
 from __future__ import annotations
 
 import argparse
-import math
 import random
 import statistics
 import sys
@@ -30,6 +29,7 @@ import yaml
 
 from benchmarks.figures import write_figures
 from replay.experiment import Experiment, PolicyChoice
+from replay.report.statistics import estimate
 from replay.scenarios import load_scenario
 
 LOADS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
@@ -83,12 +83,13 @@ def experiment(scenario: dict[str, Any], requests: int) -> Experiment:
         return load_scenario(file).experiment(requests)
 
 
-def summary(differences: Sequence[float]) -> dict[str, float]:
+def summary(differences: Sequence[float]) -> dict[str, float | None]:
     """The mean of some differences, and how far it is from the true one with 95 % confidence."""
-    spread = statistics.stdev(differences) if len(differences) > 1 else 0.0
+    found = estimate(differences)
+    assert found is not None
     return {
-        "mean": statistics.fmean(differences),
-        "within": 1.96 * spread / math.sqrt(len(differences)),
+        "mean": found.mean,
+        "within": found.half_width,
         "least": min(differences),
         "most": max(differences),
     }

@@ -251,8 +251,7 @@ class Admission:
     def _forget_refused(self, due_ns: int) -> None:
         """Forgets refused requests that were due before a time: they would only cost time."""
         for kind, refused in list(self._refused.items()):
-            while refused and refused[0] < due_ns:
-                refused.popleft()
+            _drop_due(refused, due_ns)
             if not refused:
                 del self._refused[kind]
 
@@ -280,9 +279,7 @@ class Admission:
         refused = self._refused.get(kind)
         if not refused:
             return 0
-        now_ns = self._outlook.view.now_ns
-        while refused and refused[0] < now_ns:
-            refused.popleft()
+        _drop_due(refused, self._outlook.view.now_ns)
         bid = next(b for b in self._outlook.bids(kind) if b.target_id == place.target_id)
         ladder = bid.target.curve(place.offer, kind).ladder(bid.quantile)
         rung = bisect_right(ladder.sizes, len(place.requests))
@@ -306,3 +303,9 @@ class Admission:
                 self._refused.clear()
             remembered = self._refused[refused.kind] = deque(maxlen=REFUSED)
         remembered.append(refused.deadline_ns)
+
+
+def _drop_due(deadlines_ns: deque[int], due_ns: int) -> None:
+    """Drops the oldest deadlines that are before a time."""
+    while deadlines_ns and deadlines_ns[0] < due_ns:
+        deadlines_ns.popleft()
