@@ -17,13 +17,15 @@ class _Level:
     """The requests of one priority, ordered by (deadline, id).
 
     Attributes:
+        priority: Their priority.
         deadlines_ns: Their deadlines, in a parallel list: bisecting numbers is faster than tuples.
         requests: The requests.
     """
 
-    __slots__ = ("deadlines_ns", "requests")
+    __slots__ = ("deadlines_ns", "priority", "requests")
 
-    def __init__(self) -> None:
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
         self.deadlines_ns: list[int] = []
         self.requests: list[Request] = []
 
@@ -47,14 +49,15 @@ class _Level:
 class ClassQueue:
     """The requests of one class, ordered by (priority, deadline, id).
 
-    There are sorted lists for each priority. Removal is exact rather than lazy: moving the tail of
-    a list of 1,000 entries costs less than skipping dead entries at every look-up.
+    There are sorted lists for each priority, of which there are few. Removal is exact rather than
+    lazy: moving the tail of a list of 1,000 entries costs less than skipping dead entries at every
+    look-up.
     """
 
     def __init__(self, kind: RequestClass) -> None:
         """Starts empty."""
         self.kind = kind
-        self._levels: dict[int, _Level] = {}
+        self._levels: list[_Level] = []  # by priority; none is empty
         self._by_age: OrderedDict[int, Request] = OrderedDict()
         self._is_in_order = True
 
@@ -66,16 +69,23 @@ class ClassQueue:
 
     def __iter__(self) -> Iterator[Request]:
         """The requests in order of service; don't change the queue while iterating."""
-        return chain.from_iterable([level.requests for level in self._in_order()])
+        return chain.from_iterable([level.requests for level in self._levels])
 
-    def _in_order(self) -> list[_Level]:
-        return [self._levels[priority] for priority in sorted(self._levels)]
+    def _place(self, priority: int) -> int:
+        """The position of a priority, or where it would be inserted."""
+        at = 0
+        for level in self._levels:
+            if level.priority >= priority:
+                break
+            at += 1
+        return at
 
     def push(self, request: Request) -> None:
         """Adds a request; of equal deadlines, the lower id comes first."""
-        level = self._levels.get(request.priority)
-        if level is None:
-            level = self._levels[request.priority] = _Level()
+        levels, place = self._levels, self._place(request.priority)
+        if place == len(levels) or levels[place].priority != request.priority:
+            levels.insert(place, _Level(request.priority))
+        level = levels[place]
         at = level.place(request)
         level.deadlines_ns.insert(at, request.deadline_ns)
         level.requests.insert(at, request)
@@ -88,18 +98,16 @@ class ClassQueue:
             KeyError: It is not in this queue.
         """
         del self._by_age[request.id]
-        level = self._levels[request.priority]
+        place = self._place(request.priority)
+        level = self._levels[place]
         at = level.place(request)
         del level.deadlines_ns[at], level.requests[at]
         if not level.requests:
-            del self._levels[request.priority]
+            del self._levels[place]
 
     def head(self) -> Request:
         """The request to serve first."""
-        if len(self._levels) == 1:
-            (level,) = self._levels.values()
-            return level.requests[0]
-        return self._levels[min(self._levels)].requests[0]
+        return self._levels[0].requests[0]
 
     def by_age(self) -> Iterator[Request]:
         """The requests in the order they came; don't change the queue while iterating."""
@@ -114,14 +122,10 @@ class ClassQueue:
 
     def first(self, count: int, after_ns: int = 0) -> list[Request]:
         """The first `count` requests in order whose deadline is at `after_ns` or later."""
-        if len(self._levels) == 1:
-            (level,) = self._levels.values()
+        found: list[Request] = []
+        for level in self._levels:
             deadlines = level.deadlines_ns
             at = 0 if deadlines[0] >= after_ns else bisect_left(deadlines, after_ns)
-            return level.requests[at : at + count]
-        found: list[Request] = []
-        for level in self._in_order():
-            at = bisect_left(level.deadlines_ns, after_ns)
             found += level.requests[at : at + count - len(found)]
             if len(found) == count:
                 break
@@ -129,36 +133,38 @@ class ClassQueue:
 
     def soonest_ns(self) -> int:
         """The earliest deadline in the queue."""
-        if len(self._levels) == 1:
-            (level,) = self._levels.values()
-            return level.deadlines_ns[0]
-        return min([level.deadlines_ns[0] for level in self._levels.values()])
+        soonest_ns = self._levels[0].deadlines_ns[0]
+        for level in self._levels:
+            if level.deadlines_ns[0] < soonest_ns:
+                soonest_ns = level.deadlines_ns[0]
+        return soonest_ns
 
     def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
         """The requests with a deadline from `from_ns` to just before `before_ns`."""
         found: list[Request] = []
-        for level in self._in_order():
+        for level in self._levels:
             found += level.due(before_ns, from_ns)
         return found
 
     def count_ahead(self, request: Request) -> int:
         """How many requests here are served before a request, which may be in another queue."""
-        own = request.priority
-        level = self._levels.get(own)
-        ahead = level.place(request) if level else 0
-        if not level or len(self._levels) > 1:
-            levels = self._levels.items()
-            ahead += sum([len(each.requests) for prior, each in levels if prior < own])
+        own, ahead = request.priority, 0
+        for level in self._levels:
+            if level.priority > own:
+                break
+            ahead += level.place(request) if level.priority == own else len(level.requests)
         return ahead
 
     def count_to(self, priority: int) -> int:
         """How many requests have this priority or a more urgent one, i.e. a number not above it."""
-        if len(self._levels) == 1 and priority in self._levels:
-            return len(self._by_age)
-        levels = self._levels.items()
-        return sum([len(each.requests) for prior, each in levels if prior <= priority])
+        count = 0
+        for level in self._levels:
+            if level.priority > priority:
+                break
+            count += len(level.requests)
+        return count
 
     def level(self, priority: int) -> Sequence[Request]:
         """The requests of one priority, ascending by (deadline, id); don't modify them."""
-        level = self._levels.get(priority)
-        return level.requests if level else ()
+        found = [level.requests for level in self._levels if level.priority == priority]
+        return found[0] if found else ()
