@@ -14,7 +14,7 @@ Weights are multiplied by the odds of being in time (`parts.odds`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict, deque
+from collections import deque
 from itertools import accumulate, pairwise
 from math import exp
 from operator import mul
@@ -49,8 +49,8 @@ _Shared = tuple[int, int, frozenset[str]]
 """A priority, the step of a cost per weight, and the ids of the targets that serve the class."""
 
 
-_Each = tuple[int, float, float]
-"""How long a request could have waited, its worth beyond its cost, and its cost."""
+_Each = tuple[int, float]
+"""How long a request could have waited, and its worth beyond its cost."""
 
 _Sums = tuple[tuple[int, ...], list[float], list[float]]
 """How long each of several requests could have waited, ascending; the prefix sums of their worth
@@ -86,7 +86,7 @@ class Alike:
         self._sums: _Sums | None = None
 
     def note(self, kind: RequestClass, now_ns: int) -> None:
-        """Records an arrival; it counts in `lost` only from the next `count` on."""
+        """Records an arrival; it counts in `lost` only once all are counted again."""
         if self.last_ns >= 0:
             self.longest_ns = max(self.longest_ns, now_ns - self.last_ns)
         self.kind, self.last_ns = kind, now_ns
@@ -105,13 +105,30 @@ class Alike:
         gap_ns = self._gaps_ns[longer] if longer < len(self._gaps_ns) else self.longest_ns
         return max(0, gap_ns - age_ns)
 
-    def count(self, came: list[_Each], times_ns: list[int]) -> None:
-        """Replaces the recent arrivals, and their times in order."""
-        self._gaps_ns = sorted([later - earlier for earlier, later in pairwise(times_ns)])
+    def forget(self) -> None:
+        """Forgets the recent arrivals, before they are counted again."""
+        self._gaps_ns, self._came, self._sums = [], [], None
+        self.work_ns = 0.0
+
+    def count(self, at_ns: int, slack_ns: int, worth: float, cost_ns: float) -> None:
+        """Counts a recent arrival; they come in order, and `counted` is called after the last.
+
+        Args:
+            at_ns: When it arrived.
+            slack_ns: How long it could have waited.
+            worth: Its worth beyond its cost.
+            cost_ns: Its cost.
+        """
+        if self._came:
+            self._gaps_ns.append(at_ns - self.last_ns)
+        self.last_ns = at_ns
+        self._came.append((slack_ns, worth))
+        self.work_ns += cost_ns
+
+    def counted(self) -> None:
+        """Finishes counting."""
+        self._gaps_ns.sort()
         self.longest_ns = self._gaps_ns[-1] if self._gaps_ns else 0
-        self.work_ns = sum([cost_ns for _, _, cost_ns in came])
-        self._came = came
-        self._sums = None
 
     def lost(self, length_ns: float) -> float:
         """The loss behind a run of a length, multiplied by the time in which they arrived."""
@@ -134,7 +151,7 @@ class Alike:
         """Computes the sums on demand: they are not needed if all runs are short."""
         if self._sums is None:
             self._came.sort()
-            slack_ns, worth, _ = zip(*self._came, strict=True)
+            slack_ns, worth = zip(*self._came, strict=True)
             slack_worth = accumulate(map(mul, slack_ns, worth), initial=0.0)
             self._sums = slack_ns, list(accumulate(worth, initial=0.0)), list(slack_worth)
         return self._sums
@@ -202,27 +219,30 @@ class Coming:
         self._uncounted = 0
         first_ns, *_, worth, _ = self._came[0]
         worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
-        groups: defaultdict[Alike, list[_Each]] = defaultdict(list)
-        times_ns: defaultdict[Alike, list[int]] = defaultdict(list)
+        for alike in self._known.values():
+            alike.forget()
+        groups: list[Alike] = []
         kinds = []
-        least_ns = _ANY_NS
+        least_ns, before_ns, squares = _ANY_NS, first_ns, 0.0
         for at_ns, slack_ns, worth, cost_ns, alike, _, kind in self._came:
-            times_ns[alike].append(at_ns)
+            if not alike.work_ns:  # the first of its group
+                groups.append(alike)
             net = worth - worth_per_ns * cost_ns
-            groups[alike].append((slack_ns, net if net > 0.0 else 0.0, cost_ns))
+            alike.count(at_ns, slack_ns, net if net > 0.0 else 0.0, cost_ns)
             kinds.append(kind)
             if slack_ns < least_ns:
                 least_ns = slack_ns
-        self.groups = list(groups)
-        gaps_ns = [later[0] - earlier[0] for earlier, later in pairwise(self._came)]
-        squares = sum([float(gap_ns) ** 2 for gap_ns in gaps_ns])
-        self.uneven = len(gaps_ns) * squares / (2.0 * max(1.0, float(sum(gaps_ns)) ** 2))
+            squares += float(at_ns - before_ns) ** 2
+            before_ns = at_ns
+        self.groups = groups
+        span = float(before_ns - first_ns)
+        self.uneven = (len(kinds) - 1) * squares / (2.0 * max(1.0, span**2))
         # A class that makes up nearly all of them is among a few samples.
         most = max([kinds.count(kind) for kind in set(kinds[:: len(kinds) // 4])])
         self.is_one = most >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
-        for each, came in groups.items():
-            each.count(came, times_ns[each])
+        for each in groups:
+            each.counted()
         unlike_ns = max([self._admission.pace(each.kind).unlike_ns for each in groups])
         self.least_slack_ns = least_ns - unlike_ns
 

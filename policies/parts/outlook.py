@@ -80,6 +80,7 @@ class Outlook:
         self.some_dear = False
         self.epoch = 0
         self._seen: tuple[View, int] | None = None
+        self._targets: list[tuple[str, TargetState]] = []
         self._bids: dict[RequestClass, list[Bid]] = {}
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
         self._ones_epoch = -1
@@ -99,7 +100,8 @@ class Outlook:
             self._bids.clear()
             self._ones_epoch = -1
             self.epoch += 1
-            self.some_dear = any(target.spec.is_dear for target in view.targets.values())
+            self._targets = list(view.targets.items())
+            self.some_dear = any(target.spec.is_dear for _, target in self._targets)
         if self.odds is not None and self.odds.due:
             self._ask_again(self.odds.due)
         if self._unsized:
@@ -109,7 +111,7 @@ class Outlook:
             self._ones.clear()
         starts = self.starts_ns
         starts.clear()
-        for target_id, target in view.targets.items():
+        for target_id, target in self._targets:
             start_ns = view.start_ns(target)
             if start_ns is not None:
                 starts[target_id] = start_ns
@@ -246,9 +248,9 @@ class Outlook:
         """
         starts = self.starts_ns
         found = []
-        for kind, queue in self.view.queues.items():
+        for queue in self.view.queues.values():
             soonest_ns = queue.soonest_ns()
-            ones = self._ones.get(kind) or self._ones_ns(kind)
+            ones = self._ones_ns(queue.kind)
             for target_id, one_ns in ones:
                 if starts[target_id] + one_ns <= soonest_ns:
                     break

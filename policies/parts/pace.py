@@ -72,7 +72,7 @@ class Pace:
 
     def part(self, other: Pace) -> float:
         """The share of this class's targets that another class's work also occupies."""
-        if other.ids == self.ids:
+        if other is self or other.ids == self.ids:
             return 1.0
         return len(self.target_ids & other.target_ids) / len(self.ids)
 
@@ -112,10 +112,10 @@ def caught_up_ns(starts_ns: list[int], work_ns: float) -> float:
         work_ns: How long all of them together need for the work.
     """
     work_ns *= len(starts_ns)
-    total = at_ns = 0.0
-    for count, start_ns in enumerate(sorted(starts_ns), 1):
-        if count > 1 and at_ns <= start_ns:
+    at_ns, total = 0.0, 0
+    for before, start_ns in enumerate(sorted(starts_ns)):
+        if before and at_ns <= start_ns:
             break
         total += start_ns
-        at_ns = (total + work_ns) / count
+        at_ns = (total + work_ns) / (before + 1)
     return at_ns

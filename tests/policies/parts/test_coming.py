@@ -18,8 +18,10 @@ def after(*gaps_ms: int, counted: int | None = None) -> tuple[Alike, int]:
     for number, at_ms in enumerate(times_ms):
         alike.note(RequestClass("m"), at_ms * MS)
         if number == (len(gaps_ms) if counted is None else counted):
-            known_ns = [ms * MS for ms in times_ms[: number + 1]]
-            alike.count([(0, 1.0, 1.0)] * len(known_ns), known_ns)
+            alike.forget()
+            for known_ms in times_ms[: number + 1]:
+                alike.count(known_ms * MS, slack_ns=0, worth=1.0, cost_ns=1.0)
+            alike.counted()
     return alike, times_ms[-1]
 
 
