@@ -114,6 +114,7 @@ class SchedulerProcess:
         self._reloading, self._is_stale = threading.Lock(), False
         self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
+        self._addresses: list[str] = []
         self._all_addresses: list[str] = []
         policy = self._config.policy
         self._policy_files = begun.files or files_of(policy.name, policy.options)
@@ -233,10 +234,10 @@ class SchedulerProcess:
         ]
         self._servers.append(await UnixDoor(self._door.for_doors, str(door_socket)).open())
         is_loaded = self._door.admission.is_loaded
-        self._neighbours = neighbours_of(config, self._driver, self._addresses, is_loaded)
-        if self._neighbours is not None:
-            self._door.neighbours = self._neighbours
-            self._neighbours.start()
+        neighbours = neighbours_of(config, self._driver, self._addresses, is_loaded)
+        if neighbours is not None:
+            self._door.neighbours = neighbours
+            neighbours.start()
 
     async def _listen(self, address: Address) -> asyncio.AbstractServer | UnixDoor:
         if address.path is None:
@@ -318,6 +319,7 @@ class SchedulerProcess:
         return self._all_addresses or self._addresses
 
     def _describe(self) -> dict[str, Any]:
+        neighbours, tasks = self._door.neighbours, self._door.tasks
         return {
             "site": self._config.site,
             "version": metadata.version("laxity"),
@@ -335,8 +337,8 @@ class SchedulerProcess:
             "tenants": self._door.admission.quotas.held(),
             "journal": self._journal.status() if self._journal is not None else None,
             "cache": self._cache.status() if self._cache is not None else None,
-            "durable": tasks.desk.status() if (tasks := self._door.tasks) is not None else None,
-            "neighbours": self._neighbours.describe() if self._neighbours is not None else None,
+            "durable": tasks.desk.status() if tasks is not None else None,
+            "neighbours": neighbours.describe() if neighbours is not None else None,
             **self._driver.status(),
         }
 
@@ -344,12 +346,12 @@ class SchedulerProcess:
         end_s = time.monotonic() + seconds
         for server in self._servers:
             server.close()
-        if self._neighbours is not None:
-            self._neighbours.leave()
+        neighbours, tasks = self._door.neighbours, self._door.tasks
+        if neighbours is not None:
+            neighbours.leave()
         self._door.stop_admitting()
         if self._cache is not None:
             self._cache.settle()
-        tasks = self._door.tasks
         if tasks is not None:
             tasks.desk.stop()
         left = await self._driver.drain(seconds)
@@ -358,8 +360,8 @@ class SchedulerProcess:
         self._door.close()
         # A large answer takes a while on a slow link, and would be lost if the process ended.
         await self._door.wait_closed(end_s - time.monotonic())
-        if self._neighbours is not None:
-            await self._neighbours.close()
+        if neighbours is not None:
+            await neighbours.close()
         await self._driver.close()
         if self._cache is not None:
             await self._cache.close()
