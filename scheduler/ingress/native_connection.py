@@ -428,7 +428,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Closes once all written data is sent."""
-        self.flush()
+        self._door.flush()  # which forgets this connection too
         if self._transport is not None:
             self._transport.close()
 

@@ -241,6 +241,19 @@ def test_who_says_no_hello_in_time_may_try_again(
     run(test)
 
 
+def test_who_is_refused_is_forgotten_though_nothing_else_happens(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with a_box(tmp_path) as box:
+            for _ in range(3):
+                reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                assert b"protocol" in await reader.read()
+                writer.close()
+            assert box.door.unsent == []
+
+    run(test)
+
+
 def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
     async def test() -> None:
         async with a_box(tmp_path) as box, box.client("all") as first:
