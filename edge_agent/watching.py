@@ -72,10 +72,13 @@ def _watched(paths: Iterable[Path]) -> dict[Path, Stamp]:
 def _folders(path: Path) -> Iterator[Path]:
     yield path.parent
     for _ in range(_MOST_LINKS):
-        link = next((part for part in (path, *path.parents) if part.is_symlink()), None)
-        if link is None:
+        try:
+            link = next((part for part in (path, *path.parents) if part.is_symlink()), None)
+            if link is None:
+                return
+            path = link.parent / link.readlink() / path.relative_to(link)
+        except OSError:  # a link is being replaced, or is in a folder that can't be entered
             return
-        path = link.parent / link.readlink() / path.relative_to(link)
         yield link.parent
         yield path.parent
 

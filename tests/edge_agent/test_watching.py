@@ -138,3 +138,25 @@ def test_links_in_a_circle_end_nothing(tmp_path: Path, told: Callable[[Path], To
     turn(tmp_path / "b", "c")
     (tmp_path / "c").write_text("1")
     seen.says("1")
+
+
+def test_a_link_that_goes_while_it_is_followed_is_followed_again_later(
+    tmp_path: Path, told: Callable[[Path], Told], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version(tmp_path / "1", "1")
+    version(tmp_path / "2", "22")
+    (tmp_path / "now").symlink_to("1")
+    real, followed = Path.readlink, threading.Event()
+
+    def readlink(path: Path) -> Path:
+        if followed.is_set():
+            return real(path)
+        followed.set()
+        (tmp_path / "now").unlink()
+        try:
+            return real(path)
+        finally:
+            (tmp_path / "now").symlink_to("2")
+
+    monkeypatch.setattr(Path, "readlink", readlink)
+    told(tmp_path / "now/edge.yaml").says("22")
