@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from scheduler import AsyncClient
 from scheduler.cli.main import command_line
+from scheduler.client.tasks import Question
 from scheduler.core.events import TargetUp
 from scheduler.core.offers import Offer
 from scheduler.core.target_specs import TargetSpec
@@ -119,6 +121,18 @@ def test_a_model_comes_whole_and_a_second_time_not_at_all(request, source, shelf
     assert files(root / "relu") == files(shelf / "relu")
     assert not pull(found, root, "relu", LIMIT, fine)
     assert [p.name for p in root.iterdir()] == ["relu"]
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+def test_an_offset_that_no_file_has_is_refused(box, offset):
+    async def ask() -> None:
+        async with AsyncClient(f"tcp://{box}", token=TOKEN) as client:
+            await client._take(Question("model_files", {"model": "relu"}))
+            place = {"model": "relu", "path": "model.onnx.data", "offset": offset}
+            with pytest.raises(InvalidInput, match="offset"):
+                await client._take(Question("model_file", place))
+
+    asyncio.run(ask())
 
 
 def test_other_files_of_that_name_are_never_replaced(web, root):

@@ -15,6 +15,9 @@ from scheduler.wire import Header
 MESSAGES = frozenset(("model_files", "model_file"))
 """The native door's messages that it answers."""
 
+_OFFSETS = 1 << 63
+"""The system's offsets within files are below this."""
+
 
 class ModelShelf:
     """Reads a model repository in threads, so that the scheduler's loop never waits for a disk.
@@ -65,7 +68,7 @@ class ModelShelf:
     def _read(self, header: Header, model: str) -> bytes:
         path, offset = header.get("path"), header.get("offset")
         entry = self._entries.get(model, {}).get(path) if isinstance(path, str) else None
-        if entry is None or type(offset) is not int or offset < 0:
+        if entry is None or type(offset) is not int or not 0 <= offset < _OFFSETS:
             raise InvalidInput("model_file needs a path from model_files and an offset from 0")
         with (self._root / model / entry.path).open("rb") as file:
             file.seek(offset)
