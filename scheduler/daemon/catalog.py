@@ -85,6 +85,13 @@ class Catalog:
             del self.offers[key]
         self._described = None
 
+    def forget(self, target_id: str) -> None:
+        """Forgets a target that is removed; its models stay known, as others may have them."""
+        self.forget_offers(target_id)
+        self.problems.pop(target_id, None)
+        for key in [key for key in self._digests if key[0] == target_id]:
+            del self._digests[key]
+
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.
 

@@ -127,7 +127,7 @@ class Driver:
         """Removes a target for good; requests it was running go elsewhere or end."""
         way = self._ways.pop(target_id)
         self._lose(target_id, TargetDown(target_id, reason, None, blameless=True))
-        self.catalog.forget_offers(target_id)
+        self.catalog.forget(target_id)
         await way.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:

@@ -61,8 +61,11 @@ def test_what_a_target_offered_before_it_was_lost_is_told_no_more() -> None:
         assert up("a", "b") == ["a", "b"]
         driver.on_lost("cpu:0", "its process ended")
         assert up("b") == ["b"]
+        driver.on_catalog("cpu:0", [card("a")], [("b", "it is another one")])
         await driver.remove_target("cpu:0", "it is gone for good")
         assert told() == []
+        assert driver.catalog.describe()["problems"] == []
+        assert driver.catalog.digest("cpu:0", "a") == ""
         await driver.close()
 
     asyncio.run(main())
