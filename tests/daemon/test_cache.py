@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -25,8 +27,9 @@ from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.near import NearFrames
 from scheduler.daemon.cache.redis_link import OnReplies, RedisLink
 from scheduler.daemon.cache.shared import redis_key
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.wire import pack_tensors
-from tests.daemon.cache_box import Box, a_box
+from tests.daemon.cache_box import SECONDS, Box, a_box
 from workers.link import ModelCard
 from workers.model import CacheRules, NearRules
 
@@ -375,6 +378,33 @@ def test_who_wants_an_exact_answer_does_not_wait_for_one_that_may_not_be() -> No
         assert await box.ask([1], exact=True).target() == "cache"
 
     run(scene)
+
+
+@pytest.mark.parametrize("how", ["alone", "together", "cancelled"])
+def test_the_tensors_of_an_answered_request_are_freed_at_once(how: str) -> None:
+    async def scene(box: Box) -> None:
+        answers: list[Answer] = []
+
+        def ask(x: Any) -> list[int]:
+            deadline_ns = box.driver.clock_ns() + 20 * SECONDS
+            kind, specs = RequestClass("m", None, ((1,),)), [["x", "float32", [1]]]
+            body, reply = x.data.cast("B"), answers.append
+            one = Submission(kind, specs, body, deadline_ns, 3, 1.0, False, reply)
+            return box.cache.submit([one] if how == "alone" else [one, replace(one)])
+
+        x = np.ones(1, np.float32)
+        ids, kept = ask(x), weakref.ref(x)
+        del x
+        if how == "cancelled":
+            box.cache.cancel(ids[0])
+        await box.until(lambda: len(answers) == len(ids))
+        assert kept() is None
+
+    gc.disable()
+    try:
+        run(scene)
+    finally:
+        gc.enable()
 
 
 def test_draining_answers_all_who_wait() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum, auto
 
 from scheduler.daemon.cache.classes import CacheClass
 from scheduler.daemon.cache.near import Blocks
-from scheduler.daemon.submission import Answer, Submission
+from scheduler.daemon.submission import Submission
 
 
 class Stage(Enum):
@@ -35,18 +34,16 @@ class Held:
     Attributes:
         id: Its id for `cancel`; negative.
         submission: The request.
-        reply: Called once, with the answer.
         arrived_ns: When it arrived.
-        flight: The flight that it waits for.
+        flight: The flight that it waits for; None once it is answered.
     """
 
-    __slots__ = ("arrived_ns", "flight", "id", "reply", "submission")
+    __slots__ = ("arrived_ns", "flight", "id", "submission")
 
     def __init__(self, id_: int, submission: Submission, arrived_ns: int) -> None:
         """Belongs to no flight yet."""
         self.id = id_
         self.submission = submission
-        self.reply: Callable[[Answer], None] = submission.reply
         self.arrived_ns = arrived_ns
         self.flight: Flight | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -96,8 +97,7 @@ class ResultCache:
             if held is not None:
                 ids[place] = held.id
             if flight is not None and not self._look_up(flight):
-                self._to_driver(flight)
-                onward.append((place, submission, flight))
+                onward.append((place, self._to_driver(flight), flight))
         if onward:
             given = self._driver.submit([submission for _, submission, _ in onward])
             for (place, _, flight), driver_id in zip(onward, given, strict=True):
@@ -204,17 +204,20 @@ class ResultCache:
     def _send_due(self) -> None:
         due, self._due = self._due, []
         flights = [flight for flight in due if flight.stage is Stage.DUE]
-        for flight in flights:
-            self._to_driver(flight)
         if flights:
-            given = self._driver.submit([flight.submission for flight in flights])
+            given = self._driver.submit([self._to_driver(flight) for flight in flights])
             for flight, driver_id in zip(flights, given, strict=True):
                 flight.driver_id = driver_id
 
-    def _to_driver(self, flight: Flight) -> None:
+    def _to_driver(self, flight: Flight) -> Submission:
+        """The flight's submission as the driver gets it, with the answer for the flight.
+
+        It is a copy: a submission that led to its own flight would keep its tensors in memory
+        until the next collection of cyclic garbage, which is rare.
+        """
         self._counts.misses += 1
         flight.stage = Stage.RUNNING
-        flight.submission.reply = partial(self._on_answer, flight)
+        return replace(flight.submission, reply=partial(self._on_answer, flight))
 
     def _on_answer(self, flight: Flight, answer: Answer) -> None:
         if flight.stage is Stage.ENDED:  # all callers went away
@@ -326,7 +329,8 @@ class ResultCache:
 
     def _reply(self, held: Held, answer: Answer) -> None:
         del self._held[held.id]
-        held.reply(answer)
+        held.flight = None  # nor may the two keep each other
+        held.submission.reply(answer)
 
     def _end(self, flight: Flight) -> None:
         if self._lookups is not None:
