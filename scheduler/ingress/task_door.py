@@ -100,7 +100,8 @@ class TaskDoor:
             self._submit(id_, asked, header, tenant, answer)
         except LaxityError as error:
             # The same task may have been accepted earlier, when nothing was wrong with it.
-            refusal = error
+            # Its traceback leads back to this frame, and would keep the tensors in memory.
+            refusal = error.with_traceback(None)
 
             def known(found: bool | LaxityError) -> None:
                 kept = found is True or isinstance(found, TaskConflict)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import sqlite3
+import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,26 @@ def test_an_id_is_a_task_of_one_tenant_alone(tmp_path: Path) -> None:
         await counter.close()
 
     run(scene)
+
+
+def test_the_tensors_of_a_refused_task_are_not_kept(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        x = np.ones(2, np.float32)
+        kept = weakref.ref(x)
+        asked: dict[str, Any] = {"model": "m", "in": [["x", "float32", [2]]], "budget_ns": S}
+        answer = await counter.ask("task", body=x.data.cast("B"), task="t", **asked)
+        assert answer["code"] == "invalid_input"
+        del x
+        await counter.ask("task_cancel", task="t")  # the store's thread is done with the first
+        assert kept() is None
+        await counter.close()
+
+    gc.disable()
+    try:
+        run(scene)
+    finally:
+        gc.enable()
 
 
 def test_what_a_tenant_may_not_do_is_refused(tmp_path: Path) -> None:

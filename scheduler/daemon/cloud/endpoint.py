@@ -245,7 +245,10 @@ async def apart(call: Coroutine[Any, Any, T]) -> T:
         raise
     if task.cancelled():
         raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
-    return task.result()
+    try:
+        return task.result()
+    finally:
+        del task  # its error leads back to this frame, and would keep the call's tensors
 
 
 def _discard(task: asyncio.Task[Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -315,6 +316,26 @@ def test_a_call_given_up_at_the_moment_it_times_out_leaves_nothing_in_the_log():
         return logged
 
     assert asyncio.run(run()) == []
+
+
+def test_a_call_that_failed_keeps_nothing_in_memory():
+    async def fails(tensors: Any) -> None:
+        raise RemoteError(Fault.INVALID, f"it takes no {tensors.dtype}")
+
+    async def run() -> bool:
+        tensors = np.ones(4, np.float32)
+        kept = weakref.ref(tensors)
+        try:
+            await apart(fails(tensors))
+        except RemoteError:
+            del tensors
+        return kept() is not None
+
+    gc.disable()
+    try:
+        assert not asyncio.run(run())
+    finally:
+        gc.enable()
 
 
 def test_a_server_that_is_not_there_is_told_in_plain_words():
