@@ -17,7 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.handover import Handover
 from scheduler.daemon.link import LinkListener
-from scheduler.daemon.standing import why_silent
+from scheduler.daemon.silence import why_silent
 from scheduler.daemon.submission import Submission
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
 from workers.kernel_files import Standing, standing

@@ -18,7 +18,7 @@ import structlog
 from scheduler.core.commands import Dispatch
 from scheduler.daemon import worker_link
 from scheduler.daemon.link import LinkListener
-from scheduler.daemon.standing import why_silent
+from scheduler.daemon.silence import why_silent
 from scheduler.daemon.worker_link import WorkerLink
 from scheduler.wire import FrameLimits, FrameReader, encode, pack_tensors
 from tests.waiting import PATIENCE_S, eventually
