@@ -120,6 +120,7 @@ class SchedulerProcess:
         self._policy_files = begun.files or files_of(policy.name, policy.options)
         self._hung_policy = HungPolicy(door_socket.with_name(HUNG_POLICY))
         self._started = time.monotonic()
+        self._version = metadata.version("laxity")  # on disk there may be another one later
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
@@ -322,7 +323,7 @@ class SchedulerProcess:
         neighbours, tasks = self._door.neighbours, self._door.tasks
         return {
             "site": self._config.site,
-            "version": metadata.version("laxity"),
+            "version": self._version,
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,

@@ -1,4 +1,4 @@
-"""A scheduler answers whoever comes in while it is still opening its doors."""
+"""What a scheduler says of itself, also to whoever comes in while it still opens its doors."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ PATIENCE_S = 60
 
 LIFE = """
 import json, sys
+from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 import ray
@@ -35,13 +36,14 @@ ray.get_runtime_context = lambda: SimpleNamespace(gcs_address="127.0.0.1:1")
 listen = {"native": [f"unix://{folder}/s", "tcp://127.0.0.1:0"]}
 config = Config.model_validate({"listen": listen, "state_dir": str(folder / "state")})
 life = Asked(config, None, {}, {}, (), folder / "doors")
-(early,) = told
-print(json.dumps([early["listening"], early["neighbours"], life.addresses()]))
+metadata.version = lambda _: "what was installed since"
+told.append(life.status())
+print(json.dumps([told, life.addresses()]))
 life.drain(0)
 """
 
 
-def test_a_status_asked_before_all_doors_are_open_is_answered(tmp_path: Path) -> None:
+def test_a_status_tells_what_is_open_so_far_and_the_version_that_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", LIFE, str(tmp_path)],
         capture_output=True,
@@ -49,6 +51,7 @@ def test_a_status_asked_before_all_doors_are_open_is_answered(tmp_path: Path) ->
         timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
-    listening, neighbours, addresses = json.loads(done.stdout.splitlines()[-1])
-    assert (listening, neighbours) == ([], None)
-    assert addresses[0] == f"unix://{tmp_path}/s"
+    (early, late), addresses = json.loads(done.stdout.splitlines()[-1])
+    assert (early["listening"], early["neighbours"]) == ([], None)
+    assert late["listening"] == addresses
+    assert late["version"] == early["version"]
