@@ -69,12 +69,12 @@ class Sample:
     Attributes:
         at_ns: The moment.
         queued: Requests waiting in the queues.
-        busy: Number of batches that each target held.
+        busy: Number of batches that each target held; None while it was down.
     """
 
     at_ns: int
     queued: int
-    busy: Mapping[str, int]
+    busy: Mapping[str, int | None]
 
 
 @dataclass(slots=True)

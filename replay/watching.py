@@ -58,7 +58,7 @@ class Timeline:
         self._step_ns = FIRST_STEP_NS
         self._begun_ns = self._at_ns = 0
         self._chance = random.Random(0).random
-        self._rest: tuple[int, int, Mapping[str, int]] | None = None
+        self._rest: tuple[int, int, Mapping[str, int | None]] | None = None
 
     def look(self, scheduler: Scheduler, now_ns: int) -> int:
         """Records the queued and running work for each sampling moment before now.
@@ -67,7 +67,10 @@ class Timeline:
             The next sampling moment.
         """
         queued = sum(len(queue) for queue in scheduler.queues.values())
-        busy = {target_id: len(target.runs) for target_id, target in scheduler.targets.items()}
+        busy = {
+            target_id: len(target.runs) if target.up else None
+            for target_id, target in scheduler.targets.items()
+        }
         # Idle time counts only if a request comes after it: scripted events and old wake-ups may
         # be due long after the last request.
         if queued or any(busy.values()):
@@ -83,7 +86,7 @@ class Timeline:
             self._note(*self._rest)
             self._rest = None
 
-    def _note(self, until_ns: int, queued: int, busy: Mapping[str, int]) -> None:
+    def _note(self, until_ns: int, queued: int, busy: Mapping[str, int | None]) -> None:
         while self._at_ns < until_ns:
             self.samples.append(Sample(self._at_ns, queued, busy))
             if len(self.samples) >= SAMPLES:

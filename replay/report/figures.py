@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -35,6 +35,7 @@ class Timeline:
         queue_mean: Mean length of the queue.
         queue_high: Greatest length of the queue.
         busy: For each target, the share of the time in which it held a batch.
+        down: For each target, the share of the time in which it was down.
         looked: Whether queue and targets were sampled, which is not possible in a live run.
     """
 
@@ -43,6 +44,7 @@ class Timeline:
     queue_mean: Floats
     queue_high: Floats
     busy: Mapping[str, Floats]
+    down: Mapping[str, Floats]
     looked: bool
 
 
@@ -204,16 +206,21 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
     at_ns = np.array([sample.at_ns for sample in samples], np.float64)
     queued = np.array([sample.queued for sample in samples], np.float64)
     names = sorted({name for sample in samples for name in sample.busy}, key=natural)
-    busy = {
-        name: np.array([sample.busy.get(name, 0) > 0 for sample in samples], np.float64)
-        for name in names
-    }
+    held = {name: [sample.busy.get(name, 0) for sample in samples] for name in names}
+
+    def shares(marked: Callable[[int | None], bool]) -> dict[str, Floats]:
+        return {
+            name: _mean(at_ns, np.array(list(map(marked, counts)), np.float64), edges_ns)
+            for name, counts in held.items()
+        }
+
     return Timeline(
         end_s=last_ns / 1e9,
         endings=counts / (last_ns / 1e9 / BINS),
         queue_mean=_mean(at_ns, queued, edges_ns),
         queue_high=_high(at_ns, queued, edges_ns),
-        busy={name: _mean(at_ns, held, edges_ns) for name, held in busy.items()},
+        busy=shares(bool),
+        down=shares(lambda count: count is None),
         looked=bool(samples),
     )
 

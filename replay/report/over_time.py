@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,13 +71,15 @@ def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
     names = list(shown.busy)[:_TARGETS]
     if names:
         more = f", {_TARGETS} of {len(shown.busy)} targets" if len(shown.busy) > _TARGETS else ""
+        if any(shown.down[name].any() for name in names):
+            more += ", dashes: down"
         parts.append(
             text(0, y - 5, f"busy: share of the time, fuller colour is more{more}", class_="axis")
         )
     else:
         y -= 18
     for name in names:
-        parts.append(_strip(name, shown.busy[name], edges, y))
+        parts.append(_strip(name, shown.busy[name], shown.down[name], edges, y))
         y += _STRIP
     return drawing(y + 32, label, *parts, _time_axis(shared.end_s, across, y))
 
@@ -149,7 +151,7 @@ def _queue(shown: Timeline, edges: Sequence[float], up: Scale) -> Markup:
     return el("path", hover(most), d=high, class_="queue") + el("path", d=mean, class_="line ink")
 
 
-def _strip(name: str, busy: Floats, edges: Sequence[float], y: float) -> Markup:
+def _strip(name: str, busy: Floats, down: Floats, edges: Sequence[float], y: float) -> Markup:
     """A target's utilisation as spans of equal shade: one path for each shade."""
     level = np.ceil(np.clip(busy, 0.0, 1.0) * _LEVELS - 1e-9).astype(int).tolist()
     runs: dict[int, list[str]] = {}
@@ -175,10 +177,19 @@ def _strip(name: str, busy: Floats, edges: Sequence[float], y: float) -> Markup:
         height=_STRIP - 3,
         class_="idle",
     )
+    away = f", down {float(down.mean()) * 100:.0f} %" if down.any() else ""
     return el(
         "g",
-        hover(f"{name}: busy {float(busy.mean()) * 100:.0f} % of the time"),
+        hover(f"{name}: busy {float(busy.mean()) * 100:.0f} % of the time{away}"),
         text(_LEFT - 5, y + 10, shorten(name, 11), anchor="end"),
         frame,
         *shades,
+        *_dashes(down, edges, y + _STRIP / 2),
     )
+
+
+def _dashes(down: Floats, edges: Sequence[float], y: float) -> Iterator[Markup]:
+    """A line through each span of bins in which a target was down."""
+    changes = np.flatnonzero(np.diff(np.concatenate([[0], down > 0, [0]])))
+    for begin, end in zip(changes[::2], changes[1::2], strict=True):
+        yield line(edges[begin], y, edges[end], y, "down")

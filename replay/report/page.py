@@ -66,6 +66,7 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         "endings": ENDINGS,
         "by_case": _by_case(found),
         "bounded": any(run.result.bound is not None for run in found.runs()),
+        "intervals": any(len(runs) > 1 for runs in found.cells.values()),
         "loads": load_charts(found),
         "rest": case_chart(found),
         "pair": None,
@@ -87,7 +88,7 @@ def _facts(found: Study) -> str:
         _count(len(found.policies), "policy", "policies"),
         _count(len(found.cases), "case", "cases"),
         _count(seeds, "seed", "seeds"),
-        _count(sum(run.requests for run in runs), "request", "requests"),
+        _count(sum(run.requests for run in runs), "request", "requests") + " in all",
     ]
     return ", ".join(counts) + "; " + " and ".join(against[way] for way in ways)
 

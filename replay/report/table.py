@@ -93,13 +93,14 @@ _NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
 def columns(found: Study) -> list[Column]:
     """The columns of the table, in order, without those that are unknown or say nothing.
 
-    On-time requests per second are shown for closed loops, which have no bound.
+    On-time requests per second are shown for closed loops.
     """
-    closed = [run.result.closed for run in found.runs()]
+    runs = list(found.runs())
     told = {
-        "joules": any(run.energy_j for run in found.runs()),
-        "on time/s": any(closed),
-        "of bound %": not closed or not all(closed),
+        "joules": any(run.energy_j for run in runs),
+        "on time/s": any(run.result.closed for run in runs),
+        "of bound %": any(run.of_bound is not None for run in runs),
+        "cost": any(run.cost is not None for run in runs),
     }
     return [column for column in _COLUMNS if told.get(column.title, True)]
 

@@ -212,9 +212,16 @@ def test_the_timeline_tells_how_busy_targets_are_and_how_much_waits():
         )
         samples = made.simulate(FCFS, 1).timeline
         assert 300 <= len(samples) <= 600
-        busy = sum(sample.busy["cpu:0"] for sample in samples) / len(samples)
+        busy = sum(sample.busy["cpu:0"] or 0 for sample in samples) / len(samples)
         assert busy == pytest.approx(share, abs=0.06)
         assert most <= max(sample.queued for sample in samples) <= 2 * most
+
+
+def test_the_timeline_tells_a_target_that_is_down_from_an_idle_one():
+    made = experiment(load=0.5, script=[{"at_s": 0, "target": "gpu:0", "event": "down"}])
+    samples = made.simulate(EDF, 1).timeline
+    assert {sample.busy["gpu:0"] for sample in samples} == {None}
+    assert {sample.busy["cpu:0"] for sample in samples} >= {0, 1}
 
 
 def test_the_timeline_ends_with_the_requests_whatever_is_scripted_for_later():
