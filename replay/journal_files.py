@@ -138,7 +138,7 @@ class JournalFile:
             raise self._error(f"can't be read ({error.strerror})", "a journal") from None
         if start != MAGIC:
             file.close()
-            raise self._error(f"begins with {start!r}", f"{MAGIC!r}")
+            raise self._error(f"begins with {start!r}", f"a journal, which begins with {MAGIC!r}")
         return file
 
     def _values(self, file: Any) -> Iterator[Any]:

@@ -180,16 +180,21 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         raise AskError(f"unknown trace format {ask.format!r}; {meant}")
     fleet = _fleet(ask)
     model = ask.model or fleet.models()[0]
-    entry = MixEntry(model)
+    entry, budget = MixEntry(model), ""
     if ask.deadline_ms is not None:
         entry = replace(entry, deadline_ms=Fixed(ask.deadline_ms))
     elif next(open_trace(path, ask.format)).budget_ns is None:
         entry = replace(entry, deadline_scale=Fixed(DEADLINE_SCALE))
+        base_ms = fleet.base_ns().get(model, 0) / 1e6
+        budget = (
+            f" and has {DEADLINE_SCALE * base_ms:.3g} ms to its deadline, {DEADLINE_SCALE:g} times "
+            "its base latency, since the trace has no deadlines (--deadline-ms gives another)"
+        )
     stream = TraceStream(
         path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    notes = [f"every request of the trace is for model {model!r}"]
+    notes = [f"every request of the trace is for model {model!r}{budget}"]
     if ask.format is None and format_of(path) == "rates":
         notes.append(
             "the numbers of the trace are read as requests per second; if they are times, give "

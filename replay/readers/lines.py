@@ -134,7 +134,8 @@ class Lines(Iterator[str]):
             line = next(self._raw)
         except EOFError:
             raise self._broken(
-                "the compressed data end too early", "a complete gzip file"
+                "the compressed data end too early",
+                "a complete gzip file, or a slice that ends before this line",
             ) from None
         except (gzip.BadGzipFile, zlib.error) as error:
             raise self._broken(f"damaged gzip data ({error})", "a sound gzip file") from None

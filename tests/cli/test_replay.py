@@ -236,6 +236,10 @@ def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     assert (status, rows()[0]["requests"]) == (0, 60)
     assert out.startswith("t · 60 requests")
     assert "if they are times, give their unit with --format" in " ".join(out.split())
+    assert "has 30.1 ms to its deadline, 5 times its base latency" in " ".join(out.split())
+    out = run("t.txt", *options, "--deadline-ms", "40")[1]
+    assert "for model 'digits'" in out
+    assert "to its deadline" not in out
     status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
     assert (status, rows()[0]["requests"]) == (0, 2)
     assert "--format tells" not in " ".join(out.split())

@@ -454,7 +454,10 @@ def test_a_file_without_a_whole_header_is_passed_over(journal):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"arrival_ms,qos,deadline_ms\n1,2,3\n", "begins with b'arrival_ms,qos,de'"),
+        (
+            b"arrival_ms,qos,deadline_ms\n1,2,3\n",
+            "begins with b'arrival_ms,qos,de'; expected a journal, which",
+        ),
         (b"laxity-journal 1\n\x80", "begins with b'laxity-journal 1"),
         (b"laxity-journal 2\n\x93\x01\x02\x03", "no header"),
         (b"laxity-journal 2\n\x81\xa1a\xa1b", "no header"),

@@ -207,8 +207,12 @@ class TestTolerance:
 
     def test_truncated_gzip(self, trace):
         zipped = gzip.compress(plain(range(5000)).encode())
+        cut = trace(zipped[:-20], "t.gz")
         with pytest.raises(TraceError, match=r"\.gz:\d+: the compressed data end too early"):
-            read_times(trace(zipped[:-20], "t.gz"))
+            read_times(cut)
+        assert read_times(cut, slice_s=(0, 0.5)) == read_times(
+            trace(zipped, "whole.gz"), slice_s=(0, 0.5)
+        )
 
     def test_damaged_gzip(self, trace):
         zipped = bytearray(gzip.compress(plain(range(5000)).encode()))
