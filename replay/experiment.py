@@ -104,6 +104,14 @@ class Played(NamedTuple):
     faults: list[str]
 
 
+OnStep = Callable[[Callable[[], str]], None]
+"""Called as each step of the work begins, with a function that says how it stands."""
+
+
+def _unseen(_says: Callable[[], str]) -> None:
+    """An `OnStep` that nobody looks at."""
+
+
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """A workload and the fleet it is played on.
@@ -130,8 +138,13 @@ class Experiment:
         """The requests."""
         return self.source.arrivals(seed, self.fleet)
 
-    def simulate(self, choice: PolicyChoice, seed: int) -> RunResult:
+    def simulate(self, choice: PolicyChoice, seed: int, on_step: OnStep = _unseen) -> RunResult:
         """Plays the workload with a policy.
+
+        Args:
+            choice: The policy.
+            seed: The seed.
+            on_step: As in `OnStep`.
 
         Raises:
             PolicyFault: The policy failed, or, while `replay.headway` watches, never finished.
@@ -139,6 +152,7 @@ class Experiment:
         fleet = self.fleet
         result = RunResult(self.name, choice.label, seed, self.load, notes=list(fleet.notes))
         result.rows.limit = self.rows
+        on_step(lambda: f"{result.rows.seen:,} requests with {self._of(choice, seed)}")
         arrivals = self.arrivals(seed)
         result.closed = isinstance(arrivals, Clients)
         calibration, bill = Calibration(fleet.targets(), fleet.events()), _Bill(fleet)
@@ -171,7 +185,10 @@ class Experiment:
         return self.name if self.load is None else f"{self.name}, load {self.load:g}"
 
     def _who(self, choice: PolicyChoice, seed: int) -> str:
-        return f"policy {choice.label!r} on {self._case()}, seed {seed}"
+        return f"policy {self._of(choice, seed)}"
+
+    def _of(self, choice: PolicyChoice, seed: int) -> str:
+        return f"{choice.label!r} on {self._case()}, seed {seed}"
 
     def endings(self, choice: PolicyChoice, seed: int) -> Iterator[Ending]:
         """Plays the workload with a policy; yields each ending as it happens, and keeps none."""
@@ -225,13 +242,13 @@ class Experiment:
             raise PolicyFault(faults[0])
         return results
 
-    def play(self, choices: Sequence[PolicyChoice], seed: int) -> Played:
+    def play(self, choices: Sequence[PolicyChoice], seed: int, on_step: OnStep = _unseen) -> Played:
         """As `run`, but the other policies go on after a fault, and their results note it."""
         results: list[RunResult] = []
         faults: list[str] = []
         for choice in choices:
             try:
-                results.append(self.simulate(choice, seed))
+                results.append(self.simulate(choice, seed, on_step))
             except PolicyFault as fault:
                 faults.append(str(fault))
         bounded = [each for each in results if not each.closed]
@@ -240,6 +257,7 @@ class Experiment:
         if self.with_bound and bounded and bounded[0].rows.seen <= BOUND_REQUESTS:
             # If a policy served all of the weight, the bound is 1; computing it takes seconds.
             kept_all = any(result.on_time_share() == 1 for result in results)
+            on_step(lambda: f"the bound of {self._case()}, seed {seed}")
             bound = 1.0 if kept_all else self.bound(seed)
             for result in results:
                 result.bound = bound
@@ -288,6 +306,7 @@ def run_all(
     jobs: int = 1,
     on_results: OnResults = lambda _: None,
     on_fault: OnFault = _raise_it,
+    on_step: OnStep = _unseen,
 ) -> list[RunResult]:
     """Plays every experiment with every policy and seed.
 
@@ -299,6 +318,7 @@ def run_all(
         on_results: Called with the results of each (experiment, seed) as it is done.
         on_fault: Called for each policy that did not play to the end. The others go on, unless it
             raises.
+        on_step: As in `OnStep`; not called by several processes.
 
     Returns:
         The results in the order of experiments, seeds and policies, whichever order they were
@@ -309,7 +329,7 @@ def run_all(
     """
     tasks = [(experiment, seed) for experiment in experiments for seed in seeds]
     done: list[list[RunResult]] = [[] for _ in tasks]
-    for index, (results, faults) in _results(tasks, choices, jobs):
+    for index, (results, faults) in _results(tasks, choices, jobs, on_step):
         done[index] = results
         for fault in faults:
             on_fault(fault)
@@ -318,11 +338,14 @@ def run_all(
 
 
 def _results(
-    tasks: Sequence[tuple[Experiment, int]], choices: Sequence[PolicyChoice], jobs: int
+    tasks: Sequence[tuple[Experiment, int]],
+    choices: Sequence[PolicyChoice],
+    jobs: int,
+    on_step: OnStep,
 ) -> Iterator[tuple[int, Played]]:
     if jobs <= 1 or len(tasks) <= 1:
         for index, (experiment, seed) in enumerate(tasks):
-            yield index, experiment.play(choices, seed)
+            yield index, experiment.play(choices, seed, on_step)
         return
     spawn, size = get_context("spawn"), min(jobs, len(tasks))
     with (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay.experiment import Experiment
-from replay.live.replay import LiveEnding, play_live
+from replay.live.replay import LiveEnding, OnProgress, play_live
 from replay.results import Row, RunResult
 from replay.workloads import Clients
 from scheduler import Client, LaxityError
@@ -30,9 +30,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 def play_experiment(
-    experiment: Experiment, seed: int, url: str | None = None, processes: int = 1
+    experiment: Experiment,
+    seed: int,
+    url: str | None = None,
+    processes: int = 1,
+    progress: OnProgress = lambda _: None,
 ) -> tuple[RunResult, list[str]]:
     """Sends an experiment's requests to a box, which decides by its own policy.
+
+    Args:
+        experiment: What to play.
+        seed: The seed.
+        url: The box's address; None as in `Client`.
+        processes: Number of sending processes.
+        progress: As in `play_live`.
 
     Returns:
         The result, and warnings: the generator was late, the policy was swapped meanwhile, the box
@@ -59,7 +70,7 @@ def play_experiment(
     arrivals = experiment.arrivals(seed)
     result.closed = isinstance(arrivals, Clients)
     try:
-        tally = play_live(url, arrivals, note, processes=processes)
+        tally = play_live(url, arrivals, note, processes=processes, progress=progress)
     except (KeyboardInterrupt, ValueError, OSError) as error:
         if not result.rows.seen:
             raise

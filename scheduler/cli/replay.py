@@ -16,13 +16,14 @@ from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.places import STDOUT, check_places
 from scheduler.cli.played import Files, give
-from scheduler.cli.progress import progress
+from scheduler.cli.progress import Now, progress
 from scheduler.cli.streams import say
 from scheduler.config.problems import ConfigError
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
     from replay.experiment import Experiment, PolicyChoice
+    from replay.live.replay import LiveTally
     from replay.results import RunResult
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -204,14 +205,15 @@ def _simulate(
     results: list[RunResult] = []
     faults: list[str] = []
     lost: BaseException | None = None
-    with watched(), progress("playing", len(experiments) * seeds) as advance:
+    now = Now()
+    with watched(), progress("playing", len(experiments) * seeds, now) as advance:
 
         def done(some: list[RunResult]) -> None:
             results.extend(some)
             advance()
 
         try:
-            run_all(experiments, choices, range(1, seeds + 1), jobs, done, faults.append)
+            run_all(experiments, choices, range(1, seeds + 1), jobs, done, faults.append, now.set)
         except (LaxityError, ValueError, OSError, KeyboardInterrupt) as error:
             lost = error
     for fault in faults:
@@ -231,11 +233,16 @@ def _play_live(
     from replay.live.experiment import Interrupted, play_experiment
 
     results: list[RunResult] = []
-    with progress("playing", len(experiments) * seeds) as advance:
+    now = Now()
+
+    def note(tally: LiveTally) -> None:
+        now.set(lambda: f"{tally.sent:,} requests sent, {tally.ended:,} ended")
+
+    with progress("playing", len(experiments) * seeds, now) as advance:
         for experiment in experiments:
             for seed in range(1, seeds + 1):
                 try:
-                    result, warnings = play_experiment(experiment, seed, url, jobs)
+                    result, warnings = play_experiment(experiment, seed, url, jobs, note)
                 except (LaxityError, KeyboardInterrupt) as error:
                     if isinstance(error, Interrupted):
                         results.append(error.result)

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from scheduler.cli.progress import progress
+from scheduler.cli.progress import Now, progress
 
 
 @pytest.fixture
@@ -31,10 +33,27 @@ def test_what_is_soon_done_says_nothing(clock, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_log_also_hears_of_a_part_that_takes_long(monkeypatch, capsys):
+    monkeypatch.setattr("scheduler.cli.progress.EVERY_S", 0.001)
+    now, asked = Now(), threading.Event()
+
+    def says() -> str:
+        asked.set()
+        return "12 requests"
+
+    now.set(says)
+    with progress("playing", 1, now):
+        assert asked.wait(60)
+    assert "laxity: playing: 0 of 1, 12 requests" in capsys.readouterr().err.splitlines()
+
+
 def test_a_terminal_shows_a_bar_and_takes_it_away(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress("playing", 2) as advance:
+    now = Now()
+    now.set(lambda: "12 requests")
+    with progress("playing", 2, now) as advance:
         advance()
     shown = capsys.readouterr().err
     assert "1/2" in shown
+    assert "12 requests" in shown
     assert "laxity:" not in shown

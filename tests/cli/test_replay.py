@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -411,7 +412,7 @@ def test_a_trace_in_a_pipe_is_refused_for_what_it_is(run, files):
 
 
 def test_several_processes_send_to_a_running_box(run, monkeypatch):
-    def play(experiment, seed, url, processes):
+    def play(experiment, seed, url, processes, _progress):
         if processes == 3:
             raise LiveError("process 2 of the load generator has died")
         return RunResult(experiment.name, f"with {processes}", seed, against="live"), []
@@ -426,7 +427,7 @@ def test_several_processes_send_to_a_running_box(run, monkeypatch):
 
 
 def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
-    def play(experiment, seed, url, processes):
+    def play(experiment, seed, url, processes, _progress):
         if seed == 3:
             raise Unavailable("cannot reach the daemon")
         return RunResult(experiment.name, "edf", seed, against="live"), []
@@ -477,6 +478,15 @@ def test_what_was_sent_before_a_trace_broke_off_is_told(files, run, box):
     assert f"it broke off when {ended:,} requests had ended" in " ".join(out.split())
     assert "short.csv:62: 2 columns" in err
     assert status == 2
+
+
+def test_a_long_run_against_a_box_says_how_far_it_is(files, run, box, monkeypatch):
+    monkeypatch.setattr("scheduler.cli.progress.EVERY_S", 0.01)
+    monkeypatch.setattr("replay.live.replay.PROGRESS_S", 0.01)
+    played = ["trace.csv", "--fleet", "fleet.yaml", "--against", "live", "--url", box.url]
+    status, _, err = run(*played)
+    assert status == 0
+    assert re.search(r"laxity: playing: 0 of 1, [1-9]\d* requests sent, \d+ ended", err)
 
 
 def test_a_result_is_replaced_and_a_link_to_it_is_the_same_file(run, files):

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -197,6 +197,15 @@ def test_every_request_is_counted_once_and_the_bound_holds():
     assert result.load == 1.5
     assert all(0 <= sample.queued <= 400 for sample in result.timeline)
     assert {target for sample in result.timeline for target in sample.busy} == {"cpu:0", "gpu:0"}
+
+
+def test_each_step_says_how_it_stands():
+    steps: list[Callable[[], str]] = []
+    experiment(load=1.5).play([EDF], 1, steps.append)
+    assert [says() for says in steps] == [
+        "400 requests with 'edf' on test, load 1.5, seed 1",
+        "the bound of test, load 1.5, seed 1",
+    ]
 
 
 def test_the_timeline_tells_how_busy_targets_are_and_how_much_waits():
