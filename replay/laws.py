@@ -198,8 +198,12 @@ class Watch:
                     quantiles = self.policy.quantiles
                     one_ns = max([view.predict_ns(target, offer, 1, q, kind) for q in quantiles])
                     left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
-                    told = f"{target.spec.id} idles while {left} wait{self.policy.taken}"
-                    demand(not left, f"4 (work conservation): {told}")
+                    told = f"{len(left)} of model {kind.model!r}: {[r.id for r in left[:9]]}"
+                    demand(
+                        not left,
+                        f"4 (work conservation): {target.spec.id} idles while requests that it "
+                        f"could finish in time ({told}) wait{self.policy.taken}",
+                    )
 
     def check_causality(self, commands: list[Command], now_ns: int) -> None:
         """5: effects follow causes: runs of submitted requests, answers of known runs."""

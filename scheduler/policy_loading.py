@@ -208,9 +208,7 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
     own = [
         found
         for found in vars(module).values()
-        if inspect.isclass(found)
-        and found.__module__ == module.__name__
-        and callable(getattr(found, "decide", None))
+        if inspect.isclass(found) and found.__module__ == module.__name__ and _decides(found)
     ]
     if len(own) != 1:
         names = ", ".join(found.__name__ for found in own) or "none"
@@ -229,9 +227,15 @@ def _checked(name: str, found: Any) -> PolicyFactory:
         elif isinstance(found, ModuleType):
             told = f"is the module {found.__name__}; name a class in it, as {found.__name__}:Class"
         raise ValueError(f"policy {name!r} {told}")
-    if inspect.isclass(found) and not callable(getattr(found, "decide", None)):
+    if inspect.isclass(found) and not _decides(found):
         raise ValueError(f"policy {name!r}: class {found.__name__!r} has no method 'decide'")
     return cast(PolicyFactory, found)
+
+
+def _decides(made: type) -> bool:
+    """Whether a class has a method `decide`; that of the protocol, if inherited, does nothing."""
+    decide = getattr(made, "decide", None)
+    return callable(decide) and decide is not Policy.decide
 
 
 def _where(module: ModuleType) -> str:

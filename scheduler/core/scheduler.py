@@ -364,7 +364,7 @@ class Scheduler:
                 self._story.add(self.now_ns, decision)
                 self.alarm.wish(at_ns)
             case _:
-                raise self._impossible(decision, "that is no decision")
+                raise self._impossible(decision, "that is no decision (Place, Drop, Wake, Hedge)")
 
     def _drop(self, drop: Drop) -> None:
         problem = drop_problem(drop.request, self.ledger.records)

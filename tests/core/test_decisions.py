@@ -128,7 +128,7 @@ def test_arrivals_that_were_dropped_are_no_longer_in_the_view():
         (Drop(request(9, 50), ""), "request 9 is not queued"),
         (Drop(replace(ONE, weight=2), ""), "request 1 is not queued"),
         (Wake(0, ""), "the time to wake up is not in the future"),
-        ("nonsense", "that is no decision"),
+        ("nonsense", "that is no decision \\(Place, Drop, Wake, Hedge\\): nonsense"),
     ],
 )
 def test_the_impossible_is_refused(decision, complaint):

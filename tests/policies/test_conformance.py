@@ -72,6 +72,14 @@ class Meddler(Edf):
             next(iter(view.targets.values())).last_done_ns += 1
 
 
+class Vandal:
+    """Takes away what it sees."""
+
+    def decide(self, view: View) -> Iterable[Decision]:
+        view.targets.clear()  # type: ignore[attr-defined]
+        return ()
+
+
 class Broken:
     """Raises."""
 
@@ -105,9 +113,10 @@ class Wrapper:
         (Wrapper, "idles while .* wait; the policy has no attribute `quantile`, so 0.5 is "),
         (Careless, "would be done at .*; the policy has no attribute `quantile`"),
         (Steep, "not enough values to unpack"),
-        (Sleepy, "4 \\(work conservation\\): cpu:0 idles while"),
+        (Sleepy, "4 \\(work conservation\\): cpu:0 idles while .* in time \\(\\d+ of model '[ab]'"),
         (Careless, "2 \\(no doomed work\\): .* would be done at"),
         (Meddler, "the policy changed the view"),
+        (Vandal, "target 'cpu:0' is not known; did the policy change the view, which is read-only"),
         (Broken, "OSError: disk"),
     ],
 )

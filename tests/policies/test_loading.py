@@ -166,6 +166,8 @@ def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told)
         ("{folder}/own_policy.py:Onw", r"own_policy.py has no 'Onw' \(did you mean 'Own'\?\)"),
         ("{folder}/own_policy.py:Options", "class 'Options' has no method 'decide'"),
         ("{folder}/empty.py", "should have one class with a method 'decide'.* there: none"),
+        ("{folder}/misspelt.py", "should have one class with a method 'decide'.* there: none"),
+        ("{folder}/misspelt.py:Mine", "class 'Mine' has no method 'decide'"),
         ("{folder}/wrong.py", "wrong.py raised SyntaxError"),
         ("no_such_module:Own", "module 'no_such_module': ModuleNotFoundError"),
         ("policies:DEFAULT", "is 'goodput', which makes no policy"),
@@ -177,6 +179,8 @@ def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told)
 )
 def test_what_is_no_policy_is_told(own, name, told):
     (own.parent / "empty.py").touch()
+    misspelt = "class Mine(Policy):\n    def decides(self, view): return ()\n"
+    (own.parent / "misspelt.py").write_text(f"from scheduler.core.policy import Policy\n{misspelt}")
     (own.parent / "wrong.py").write_text("class")
     (own.parent / "program.py").write_text("import sys; sys.exit(0)")
     made = "from policies.edf import Edf\none = Edf()\ndef make(): Edf()\n"

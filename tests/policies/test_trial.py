@@ -106,7 +106,10 @@ def test_what_a_policy_did_wrong_is_told_with_its_name_and_line(tmp_path):
     )
     result = CliRunner().invoke(command_line(), ["policy", "test", f"{wrong}:Nonsense", "--json"])
     first = json.loads(result.stdout)["checks"][0]["problem"]
-    assert "Nonsense decided the impossible: that is no decision: 3" in first
+    assert (
+        "Nonsense decided the impossible: that is no decision (Place, Drop, Wake, Hedge): 3"
+        in first
+    )
     result = CliRunner().invoke(command_line(), ["policy", "test", f"{wrong}:Raises", "--json"])
     first = json.loads(result.stdout)["checks"][0]["problem"]
     assert first.endswith(f"could not convert string to float: 'x', at {wrong}:8")
