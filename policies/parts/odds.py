@@ -12,8 +12,9 @@ of time is
 The first factor is the share of promises that are kept, which exceeds q because few batches start
 at the last promised moment. The second is the number of promises made, in the best batch size:
 large batches save time, small ones leave more of the budget. The quantile q of `CHOICES` with the
-highest value is used, summed over recent budgets and over the targets. So a slow device with widely
-spread latency does not lead to gambling if a steady device does most of the work.
+highest value is used, summed over recent budgets and over the targets, each with the variant of the
+model that gives it most. So a slow device or variant with widely spread latency does not lead to
+gambling if a steady one can do the work.
 
 If there are costly targets or other boxes, the highest quantile is used: they get what is not sure
 here.
@@ -22,7 +23,7 @@ here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.policy import View
@@ -43,9 +44,9 @@ EVERY_NS = 250_000_000
 RECENT = 32
 """How many recent budgets of a class are used."""
 
-Offered = tuple[LatencyCurve, int, int]
-"""How long batches take on a target, how long a request with its tensors takes to get there, and
-how many batches run at once."""
+Offered = tuple[Sequence[LatencyCurve], int, int]
+"""How long batches of each variant take on a target, how long a request with its tensors takes to
+get there, and how many batches run at once."""
 
 _KINDS = 200
 """The most classes whose budgets are remembered, though they may not come again."""
@@ -113,19 +114,24 @@ class Odds:
         asked = self._asked.get(kind)
         budgets_ns = asked.budgets_ns if asked else ()
         in_time = [0.0] * len(CHOICES)
-        for curve, way_ns, width in offered:
-            rung = curve.usual_rung()
-            median = curve.ladder(CHOICES[-1])
+        for curves, way_ns, width in offered:
             for number, quantile in enumerate(CHOICES):
-                spread = curve.ladder(quantile).latency_ns[rung] / median.latency_ns[rung]
-                takes_ns = [way_ns + spread * ns for ns in median.latency_ns]
-                promised = sum([_promised(ns, takes_ns, median.rate) for ns in budgets_ns])
+                promised = max([_of_all(budgets_ns, curve, quantile, way_ns) for curve in curves])
                 in_time[number] += (SPARE + quantile) / (SPARE + 1) * promised * width
         best = 0
         for number, each in enumerate(in_time):
             if each > MARGIN * in_time[best]:
                 best = number
         return CHOICES[best]
+
+
+def _of_all(budgets_ns: Iterable[int], curve: LatencyCurve, quantile: float, way_ns: int) -> float:
+    """The sum of `_promised` over budgets, with a variant that is relied on at a quantile."""
+    rung = curve.usual_rung()
+    median = curve.ladder(CHOICES[-1])
+    spread = curve.ladder(quantile).latency_ns[rung] / median.latency_ns[rung]
+    takes_ns = [way_ns + spread * ns for ns in median.latency_ns]
+    return sum([_promised(ns, takes_ns, median.rate) for ns in budgets_ns])
 
 
 def _promised(budget_ns: int, takes_ns: list[float], rate: tuple[float, ...]) -> float:

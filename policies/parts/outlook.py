@@ -147,7 +147,7 @@ class Outlook:
         if self.odds is None or self.some_dear or view.has_peers or view.is_part:
             return self.quantile
         offered = [
-            (bid.curves[0], bid.target.spec.transfer_ns[0] + bid.item_ns, bid.target.spec.width)
+            (bid.curves, bid.target.spec.transfer_ns[0] + bid.item_ns, bid.target.spec.width)
             for bid in bids
         ]
         return self.odds.quantile(kind, offered)

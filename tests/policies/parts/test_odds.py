@@ -40,7 +40,7 @@ def odds(*budgets_ms: float) -> Odds:
 def chosen(of: Odds, *curves: LatencyCurve | Offer, kind: RequestClass = M, way_ms: float = 0):
     """What is counted on where these are offered."""
     made = [each if isinstance(each, LatencyCurve) else LatencyCurve(each) for each in curves]
-    return of.quantile(kind, [(curve, int(way_ms * MS), 1) for curve in made])
+    return of.quantile(kind, [([curve], int(way_ms * MS), 1) for curve in made])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,27 @@ def test_where_a_steady_device_does_most_a_slow_one_is_not_gambled_with() -> Non
     assert chosen(odds(60), slow) == 0.8
     assert chosen(odds(60), slow, steady) == 0.95
     assert chosen(odds(30), TAIL, steady) == 0.8
+
+
+def test_a_variant_that_is_not_sure_is_not_gambled_with_where_another_is() -> None:
+    """Requests would wait behind the preferred variant and expire, though the other had time."""
+    slow = Offer("m", "large", "runtime", {1: (8 * MS,) * 17 + (30 * MS,) * 4}, 0)
+    quick = Offer("m", "small", "runtime", {1: (MS // 50,)}, 1)
+    curves = [LatencyCurve(slow), LatencyCurve(quick)]
+    found = odds(20)
+    assert found.quantile(M, [(curves[:1], 0, 1)]) < 0.95
+    assert found.quantile(M, [(curves, 0, 1)]) == 0.95
+    chance = random.Random(1)
+
+    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
+        if run.variant == "small":
+            return MS // 50
+        return (30 if chance.random() < 4 / 21 else 8) * MS
+
+    both = TargetSpec("cpu:0", (slow, quick))
+    arrivals = [Arrival(number * MS // 2, M, 20 * MS) for number in range(2_000)]
+    endings = list(Simulator(Goodput(), [both], service_ns).run(arrivals))
+    assert sum(ending.in_time for ending in endings) > 0.99 * len(endings)
 
 
 def test_the_batch_size_that_runs_tells_how_far_latencies_spread() -> None:
