@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,12 @@ def _planned(ask: Ask) -> list[Experiment]:
         return [_journal(ask, path)]
     if path.suffix not in (".yaml", ".yml"):
         return [_trace(ask, path)]
-    if _is_scenario(path):
+    keys = _keys(path)
+    if "boxes" in keys:
+        raise AskError(
+            f"{ask.source} is a fleet: give it with --fleet, and play a workload or a trace on it"
+        )
+    if "workload" in keys:
         _refuse_trace_options(ask)
         return [_placed(load_scenario(path).experiment(ask.requests, ask.load), ask)]
     return [_workload(ask, path.stem, load_workload(path, ask.requests))]
@@ -130,12 +135,13 @@ def _absent(source: str) -> AskError:
     return AskError(f"there is no file and no scenario called {source!r}; {meant}")
 
 
-def _is_scenario(path: Path) -> bool:
+def _keys(path: Path) -> Set[Any]:
+    """The keys of a YAML file; none if it can't be read, which reading a workload will report."""
     try:
         data = load(path.read_text(encoding="utf-8"))
     except (OSError, *MALFORMED):
-        return False  # reading it as a workload will report the error
-    return isinstance(data, Mapping) and "workload" in data
+        return frozenset()
+    return data.keys() if isinstance(data, Mapping) else frozenset()
 
 
 def _placed(experiment: Experiment, ask: Ask) -> Experiment:

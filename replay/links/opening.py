@@ -76,7 +76,10 @@ def open_links(
         told_itself = format is None or format == "ping" or _is_ping(path)
         form = link_format(path) if told_itself else format
         traces.append(open_link(path, form, interval_s=None if form == "mahimahi" else interval_s))
-    return join(*traces)
+    try:
+        return join(*traces)
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, paths))}: {error}") from None
 
 
 def link_format(path: Path | str) -> str:

@@ -274,6 +274,7 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
+    unit = " · shares in %" if left_out else ""
     unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
     kept = [i for i, title in enumerate(titles) if title not in unwanted]
     blocks: list[tuple[str, list[list[str]]]] = []
@@ -285,7 +286,7 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
                 bare = int(left_out < _MOST_LEFT_OUT)
                 row[bare:] = [cell.split(" ±")[0] for cell in row[bare:]]
             rows.append([policy, *(row[index] for index in kept)])
-        blocks.append((name, rows))
+        blocks.append((f"{name}{unit}", rows))
     return ["policy", *(titles[index] for index in kept)], blocks
 
 

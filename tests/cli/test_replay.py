@@ -376,7 +376,7 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "a number is too large"),
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
-        (["fleet.yaml", "--fleet", "fleet.yaml"], "fleet.yaml: "),
+        (["fleet.yaml", "--fleet", "fleet.yaml"], "is a fleet: give it with --fleet, and play a"),
         (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace g"),
         (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has a value that can't"),
         (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),

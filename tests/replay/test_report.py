@@ -467,7 +467,8 @@ class TestTerminal:
             run.energy_j, run.cost = 12_345.6 * run.seed, 123.4 / run.seed
         found = study(runs)
         titles = {word for column in columns(found) for word in column.title.split()}
-        *_, means = printed(runs, width).partition("mean of 3 cases")
+        unit = " · shares in %" if "expired %" not in printed(runs, width) else ""
+        *_, means = printed(runs, width).partition(f"mean of 3 cases{unit}")
         heads, *rows = [line.split() for line in means.splitlines() if re.search(r"\w", line)][:3]
         assert {"time", "expired", "cost"} <= set(heads) <= titles | {"policy"}
         for policy, *told in rows:

@@ -310,6 +310,8 @@ def test_of_two_recordings_the_format_is_that_of_the_one_that_is_not_pings(tmp_p
     for format, period_ns in (("mbps", 2 * 10**9), ("mahimahi", 16 * MS)):
         link = open_links(paths, format)
         assert (link.rtt_ns(0), capacity_of(link).period_ns) == (10 * MS, period_ns)
+    with pytest.raises(ValueError, match=r"ping\.txt, .*ping\.txt: a link takes one recording"):
+        open_links((ping, ping))
     for named in (None, "ping"):
         with pytest.raises(TraceError, match=r"rates\.txt: a list of numbers that may be"):
             open_links(paths, named)
