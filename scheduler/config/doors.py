@@ -65,7 +65,8 @@ class DoorsConfig(Section):
     10^6 bytes; binary tensors count towards limits.body_mb."""
 
     held_mb: Count = 256
-    """The most request bodies that one process holds at once, in 10^6 bytes."""
+    """The most request bodies that one process holds at once, in 10^6 bytes. Over gRPC, answers
+    that the client has not read yet count as well."""
 
     grpc_messages: Count = 16
     """The most gRPC messages that one process reads at once, and likewise the most streams."""

@@ -40,6 +40,10 @@ class Held:
                 f"requests hold {min(self._limit, share)} {self._unit} already, or would with this",
                 {"limit": self._unit},
             )
+        self.add(tenant, count)
+
+    def add(self, tenant: Tenant, count: int) -> None:
+        """Adds to a tenant's count what is there already, even beyond a limit."""
         self.count += count
         self._by[tenant.name] += count
 

@@ -201,6 +201,40 @@ def test_what_is_read_counts_until_it_is_answered() -> None:
     run(test)
 
 
+def test_an_answer_counts_and_its_call_until_the_client_has_read_it() -> None:
+    """A client that reads nothing keeps its own tenant out, and nobody else."""
+
+    class Long(Slow):
+        async def ModelInfer(self, request: Any, context: Any) -> Any:
+            self.begun += 1
+            return pb.ModelInferResponse(id=request.id, raw_output_contents=[bytes(MESSAGE_BYTES)])
+
+    async def test() -> None:
+        async with (
+            door(calls=8, service=Long()) as at,
+            grpc.aio.insecure_channel(
+                f"localhost:{at.port}", options=[("grpc.http2.bdp_probe", 0)]
+            ) as c,
+            grpc.aio.insecure_channel(f"localhost:{at.port}") as d,
+        ):
+            unread = [
+                c.unary_stream(INFER)(message().SerializeToString(), metadata=by("slow"))
+                for _ in range(4)
+            ]
+            await until(lambda: at.service.begun == 4)
+            infer = stubs.GRPCInferenceServiceStub(d).ModelInfer
+            with pytest.raises(grpc.aio.AioRpcError, match="requests hold 4 calls"):
+                await infer(message(), metadata=by("slow"))
+            assert (await infer(message(), metadata=by("other"))).id == "a"
+            await until(lambda: 4 * MESSAGE_BYTES < at.held.count < 5 * MESSAGE_BYTES)
+            for call in unread:
+                assert len(await call.read()) > MESSAGE_BYTES
+            await until(lambda: at.held.count == 0)
+            await infer(message(), metadata=by("slow"))
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("compat", "code", "words"),
     [

@@ -72,8 +72,10 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     Args:
         callers: Identifies callers, before anything is read.
         held: Counts the bytes of messages until they are answered; if one message has many answers,
-            only until it is parsed.
-        calls: Counts single-message calls, from before the message is read until they end.
+            only until it is parsed. The bytes of a single answer count until the client has read
+            them.
+        calls: Counts single-message calls, from before the message is read until they end, with the
+            answer read.
         streams: Counts streaming calls, each of which may read a message at any time.
         places: Limits the reading of single messages.
         most_beside: How many bytes of a message may be outside `raw_input_contents`.
@@ -102,8 +104,8 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     ) -> Any:
         """Replaces a method's handler with one that keeps to the bounds.
 
-        The new handler gets messages as bytes. For a method with a single message it is declared as
-        streaming, so that it reads the message itself; on the wire that is the same.
+        The new handler gets and returns messages as bytes. For a method with a single message it is
+        declared as streaming, so that it reads the message itself; on the wire that is the same.
         """
         method = handler_call_details.method
         if method not in self._known:
@@ -116,40 +118,38 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 (True, True): (grpc.stream_stream_rpc_method_handler, self._many_to_many),
             }
             make, way = kinds[handler.request_streaming, handler.response_streaming]
-            self._known[method] = make(way(handler), None, handler.response_serializer)
+            self._known[method] = make(way(handler), None, None)
         return self._known[method]
 
-    def _one_to_one(self, handler: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def answer(_requests: Any, context: Any) -> Any:
-            tenant = await self._enter(context)
+    def _one_to_one(self, handler: Any) -> Callable[[Any, Any], Awaitable[bytes]]:
+        async def answer(_requests: Any, context: Any) -> bytes:
+            tenant = await self._enter(context, self._calls)
+            size, message = await self._read(handler, tenant, context)
             try:
-                size, message = await self._read(handler, tenant, context)
-                try:
-                    return await handler.unary_unary(message, context)
-                finally:
-                    self._held.release(tenant, size)
+                response = await handler.unary_unary(message, context)
             finally:
-                self._calls.release(tenant, 1)
-
-        return answer
-
-    def _one_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
-        async def answer(_requests: Any, context: Any) -> AsyncIterator[Any]:
-            tenant = await self._enter(context)
-            try:
-                size, message = await self._read(handler, tenant, context)
                 self._held.release(tenant, size)
-                async for response in handler.unary_stream(message, context):
-                    yield response
-            finally:
-                self._calls.release(tenant, 1)
+            raw: bytes = handler.response_serializer(response)
+            self._held.add(tenant, len(raw))
+            _release_at_end(context, self._held, tenant, len(raw))
+            return raw
 
         return answer
 
-    def _many_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    def _one_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[bytes]]:
+        async def answer(_requests: Any, context: Any) -> AsyncIterator[bytes]:
+            tenant = await self._enter(context, self._calls)
+            size, message = await self._read(handler, tenant, context)
+            self._held.release(tenant, size)
+            async for response in handler.unary_stream(message, context):
+                yield handler.response_serializer(response)
+
+        return answer
+
+    def _many_to_many(self, handler: Any) -> Callable[[Any, Any], AsyncIterator[bytes]]:
         """For methods that answer each message once, in order."""
 
-        async def answer(requests: Any, context: Any) -> AsyncIterator[Any]:
+        async def answer(requests: Any, context: Any) -> AsyncIterator[bytes]:
             tenant = await self._enter(context, self._streams)
             sizes: deque[int] = deque()
 
@@ -162,11 +162,10 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             try:
                 async for response in handler.stream_stream(messages(), context):
                     self._held.release(tenant, sizes.popleft())
-                    yield response
+                    yield handler.response_serializer(response)
             except LaxityError as error:
                 await abort(context, error, self._places.compat)
             finally:
-                self._streams.release(tenant, 1)
                 self._held.release(tenant, sum(sizes))
 
         return answer
@@ -183,13 +182,17 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await abort(context, error, self._places.compat)
         return len(raw), message
 
-    async def _enter(self, context: Any, room: Held | None = None) -> Tenant:
-        """Identifies the caller, and counts the call."""
+    async def _enter(self, context: Any, room: Held) -> Tenant:
+        """Identifies the caller, and counts the call until it has ended.
+
+        It ends with the answer's last byte, for which a client may let it wait.
+        """
         try:
             tenant = self._callers.tenant(context)
-            (room or self._calls).hold(tenant, 1)
+            room.hold(tenant, 1)
         except LaxityError as error:
             await abort(context, error, self._places.compat)
+        _release_at_end(context, room, tenant, 1)
         return tenant
 
     def _parsed(self, handler: Any, raw: bytes) -> Any:
@@ -198,3 +201,12 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             return handler.request_deserializer(raw)
         except DecodeError:
             raise InvalidInput("the message is not of the type that this method takes") from None
+
+
+def _release_at_end(context: Any, held: Held, tenant: Tenant, count: int) -> None:
+    """Releases what is held once the call has ended.
+
+    A context and its callbacks refer to each other, so they stay until the garbage collector runs:
+    a callback must not refer to a message.
+    """
+    context.add_done_callback(lambda _: held.release(tenant, count))
