@@ -162,5 +162,7 @@ def test_health_and_reflection(grpc_at: str) -> None:
         for service in ("", name):
             state = stub.Check(health_pb2.HealthCheckRequest(service=service)).status
             assert state == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError, match="there is no service 'xxx"):
+            stub.Check(health_pb2.HealthCheckRequest(service="x" * 20_000))
         services = ProtoReflectionDescriptorDatabase(channel).get_services()
         assert name in services

@@ -33,7 +33,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         """The current state."""
         if request.service not in self._names:
             await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r}"
+                grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r:.80}"
             )
         return await self._state()
 
