@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from edge_agent.errors import AgentError
 from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
+from edge_agent.terminal import wait_for_signal
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
 
@@ -45,6 +47,7 @@ class Deployment:
 
     Attributes:
         record: The record that other commands read.
+        lost: The part of its own cluster that has died, if any.
 
     Raises:
         AgentError: Another one uses the same state folder, or the cluster is not available.
@@ -56,6 +59,7 @@ class Deployment:
         if config.ray.address is None:
             _check(config, file)
         self.config = config
+        self.lost: str | None = None
         self._lock = locked(config.state_dir, "cloud")
         self._cluster: Cluster | None = None
         self._run_dir: Path | None = None
@@ -127,13 +131,48 @@ class Deployment:
         messages = [each.message for each in found.deployments.values()] if found else []
         return " ".join(text.strip().splitlines()[-1] for text in messages if text.strip())
 
-    def stop(self) -> None:
-        """Remove the application, and its own cluster with it."""
-        try:
-            take_away(self.record)
-        finally:
-            forget_record(self.config.state_dir)
-            self._clean_up()
+    def watch(self, stop: threading.Event, at_once: threading.Event) -> None:
+        """Set both events once a part of its own cluster has died, and note it in `lost`."""
+
+        def died(part: str) -> None:
+            self.lost = part
+            at_once.set()
+            stop.set()
+
+        if self._cluster is not None:
+            self._cluster.watch(died)
+
+    def stop(self, at_once: threading.Event) -> bool:
+        """Remove the application, and its own cluster with it.
+
+        Args:
+            at_once: Once set, nothing waits for the application's requests any more.
+
+        Returns:
+            Whether its requests have ended or had `drain_s`.
+
+        Raises:
+            AgentError: It can't be removed.
+        """
+        ended: list[Exception | None] = []
+
+        def remove() -> None:
+            try:
+                take_away(self.record, self.config.drain_s)
+                ended.append(None)
+            except Exception as error:
+                ended.append(error)
+            finally:
+                at_once.set()
+
+        if not at_once.is_set():
+            threading.Thread(target=remove, daemon=True, name="laxity-remove").start()
+            wait_for_signal(at_once)
+        forget_record(self.config.state_dir)
+        self._clean_up()
+        if ended and ended[0] is not None:
+            raise AgentError(f"the application was not removed in order: {ended[0]}")
+        return bool(ended)
 
     def note_ready(self) -> None:
         """Record that the application serves."""
@@ -156,12 +195,26 @@ class Deployment:
         os.close(self._lock)
 
 
-def take_away(record: Record) -> None:
+def take_away(record: Record, drain_s: float) -> None:
     """Remove the application from the cluster to which this process is connected.
 
     This shuts Ray Serve down too if laxity started it and no other application uses it now.
+
+    Args:
+        record: The application.
+        drain_s: How long its requests may take to end, in seconds.
+
+    Raises:
+        TimeoutError: It is still there long after that time.
     """
-    serve.delete(record.name)
+    give_up_s = time.monotonic() + drain_s
+    while True:
+        try:
+            serve.delete(record.name)
+            break
+        except TimeoutError:  # after a minute, whatever time the requests have
+            if time.monotonic() > give_up_s:
+                raise
     if record.started_serve and not serve.status().applications:
         serve.shutdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -55,6 +56,10 @@ def up(
     settings = _load(config, address)
     if (record := _record(settings)) is not None:
         raise LaxityError(f"{record.name} is up already, at {record.http}")
+    if _is_between(settings):
+        raise LaxityError(
+            f"another `laxity cloud up` is starting or ending in {settings.state_dir}"
+        )
     if detach and settings.ray.address is None:
         _detach(config, settings)
     else:
@@ -68,7 +73,8 @@ def up(
 def down(config: ConfigFile, as_json: AsJson = False) -> None:
     """Stop what `up` has started, and nothing else."""
     settings = _load(config)
-    record = _record(settings)
+    while (record := _record(settings)) is None and _is_between(settings):
+        time.sleep(_LOOK_S)
     if record is not None:
         _end(record, settings)
     if as_json:
@@ -88,6 +94,8 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
     """Show the state of the application; exit status 1 if it is not up."""
     settings = _load(config)
     record = _record(settings)
+    if record is None and _is_between(settings):
+        raise LaxityError(f"the application of {config} is starting or ending")
     if record is None:
         raise LaxityError(f"nothing is up for {config}; start it with: laxity cloud up")
     from edge_agent.cloud.deployment import connected, describe
@@ -121,17 +129,27 @@ def _record(config: ApplicationConfig) -> Record | None:
     return read_record(config.state_dir)
 
 
+def _is_between(config: ApplicationConfig) -> bool:
+    """Whether a process is starting or ending the application, and has no record of it."""
+    from edge_agent.state_lock import is_held
+
+    return is_held(config.state_dir, "cloud")
+
+
 def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
+    from edge_agent.errors import AgentError
     from edge_agent.terminal import DeviceBars, on_signals, wait_for_signal
 
-    stop = threading.Event()
-    on_signals(stop, stop)
+    stop, at_once = threading.Event(), threading.Event()
+    on_signals(stop, at_once)
     deployment = Deployment(config, file)
-    on_signals(stop, stop)  # again, because Ray has replaced the handlers with its own
+    on_signals(stop, at_once)  # again, because Ray has replaced the handlers with its own
     try:
-        with DeviceBars(console) as bars:
-            deployment.deploy(bars.show, stop)
+        deployment.watch(stop, at_once)
+        if not stop.is_set():
+            with DeviceBars(console) as bars:
+                deployment.deploy(bars.show, stop)
         if not stop.is_set():
             deployment.note_ready()
             console.print(f"Listening on {deployment.record.http}")
@@ -140,15 +158,26 @@ def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
             deployment.leave()
             return
         wait_for_signal(stop)
-        console.print("Ending; requests that were accepted finish first.")
+        if deployment.lost is not None:
+            raise AgentError(f"Ray's {deployment.lost} has died, and the application with it")
+        console.print(
+            "Ending; requests that were accepted finish first. A second signal ends at once."
+        )
     except BaseException:
-        deployment.stop()
+        deployment.stop(at_once)
         raise
-    deployment.stop()
+    if not deployment.stop(at_once):
+        raise typer.Exit(1)
 
 
 def _detach(file: Path, config: ApplicationConfig) -> None:
-    """Starts a process that holds the cluster, and shows its output until it serves."""
+    """Starts a process that holds the cluster, and shows its output until it serves.
+
+    A signal that arrives by then ends that process, too.
+    """
+    from edge_agent.terminal import exit_on_signals
+
+    exit_on_signals()
     config.state_dir.mkdir(parents=True, exist_ok=True)
     log = config.state_dir / "cloud.log"
     with log.open("w", encoding="utf-8") as out:
@@ -169,9 +198,10 @@ def _detach(file: Path, config: ApplicationConfig) -> None:
                     console.print(f"It continues as process {process.pid}, and logs to {log}")
                     return
                 time.sleep(_LOOK_S)
-        except KeyboardInterrupt:
+        except SystemExit:
             process.terminate()
-            _wait([process], _END_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
         _show(said)
     raise LaxityError(f"the application did not come up; see {log}")
 
@@ -186,13 +216,13 @@ def _end(record: Record, config: ApplicationConfig) -> None:
     if process is None:
         _end_elsewhere(record, config)
         return
-    children = process.children(recursive=True)
+    processes = [process, *process.children(recursive=True)]
     process.terminate()
-    gone, left = _wait([process, *children], config.drain_s + _END_S)
+    left = _left(processes, config.drain_s + _END_S)
     for each in left:
         each.kill()
     if left:
-        console.print(f"{len(left)} of {len(gone) + len(left)} processes had to be killed")
+        console.print(f"{len(left)} of {len(processes)} processes had to be killed")
 
 
 def _end_elsewhere(record: Record, config: ApplicationConfig) -> None:
@@ -203,17 +233,28 @@ def _end_elsewhere(record: Record, config: ApplicationConfig) -> None:
 
     try:
         with connected(record):
-            take_away(record)
+            take_away(record, config.drain_s)
     except AgentError as error:
         file = record_file(config.state_dir)
         raise LaxityError(f"{error}; if it is gone for good, delete {file}") from None
     forget_record(config.state_dir)
 
 
-def _wait(processes: list[Any], seconds: float) -> tuple[list[Any], list[Any]]:
+def _left(processes: list[Any], seconds: float) -> list[Any]:
+    """The processes that still run after so long; not those that only their parent has to note."""
+    end_s = time.monotonic() + seconds
+    while (left := [each for each in processes if _runs(each)]) and time.monotonic() < end_s:
+        time.sleep(_LOOK_S)
+    return left
+
+
+def _runs(process: Any) -> bool:
     import psutil
 
-    return psutil.wait_procs(processes, timeout=seconds)
+    try:
+        return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def view(described: dict[str, Any]) -> RenderableType:

@@ -22,6 +22,9 @@ class RunningCloud:
         folder: For its configuration, token and state.
         models: The model repository.
         limits: What each replica holds at most.
+
+    Attributes:
+        run: Marks its processes, for `processes_of`.
     """
 
     def __init__(self, folder: Path, models: Path, limits: dict[str, int]) -> None:
@@ -41,7 +44,7 @@ class RunningCloud:
             "profile": {"seconds": 0.3},
         }
         self.config.write_text(yaml.safe_dump(settings))
-        self._run = uuid.uuid4().hex
+        self.run = uuid.uuid4().hex
 
     def renew_token(self) -> None:
         """Puts another token in place of the one that was good, by a link as Kubernetes does."""
@@ -61,7 +64,7 @@ class RunningCloud:
         program = [sys.executable, "-m", "scheduler.cli", "cloud", command]
         return subprocess.run(
             [*program, "--config", str(self.config), *options],
-            env=marked(self._run),
+            env=marked(self.run),
             capture_output=True,
             text=True,
             timeout=240,
@@ -69,7 +72,7 @@ class RunningCloud:
 
     def processes(self) -> list[psutil.Process]:
         """All that it started and that still runs."""
-        return processes_of(self._run)
+        return processes_of(self.run)
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
