@@ -131,11 +131,14 @@ def tls_for(
     """The files that a caller names for a connection to an address.
 
     Raises:
-        ValueError: The address is `tcp`, where nothing is encrypted, or there is a key alone. (On a
-            `unix` address they have no effect: nothing leaves the machine.)
+        ValueError: A path is empty, the address is `tcp`, where nothing is encrypted, or there is a
+            key alone. (On a `unix` address they have no effect: nothing leaves the machine.)
     """
     named = {"ca": ca, "cert": cert, "key": key}
-    files = {name: os.fspath(path) for name, path in named.items() if path}
+    files = {name: os.fspath(path) for name, path in named.items() if path is not None}
+    for name, path in files.items():
+        if not path:
+            raise ValueError(f"{name}= is empty; it should be a file's path, or None")
     if files and address.scheme == "tcp":
         raise ValueError(
             f"{next(iter(files))}= is for tls://HOST:PORT; what {address} carries is not encrypted"

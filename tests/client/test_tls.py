@@ -265,4 +265,7 @@ def test_what_would_have_no_effect_is_refused(box, kind) -> None:
         kind("tcp://h:1", ca="ca.pem")
     with pytest.raises(ValueError, match=r"^key= is the key of a certificate, which cert= should"):
         kind("tls://h:1", ca="ca.pem", key="key.pem")
+    for name in ("ca", "cert", "key"):  # such as a setting that is missing elsewhere
+        with pytest.raises(ValueError, match=rf"^{name}= is empty; it should be a file's path"):
+            kind("tls://h:1", **{name: ""})
     assert kind(box.url, ca="ca.pem").url == box.url  # nothing leaves the machine
