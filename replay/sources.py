@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from math import fsum
 from pathlib import Path
 from typing import Protocol
 
@@ -135,7 +136,7 @@ def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
     kinds: dict[RequestClass, Kind] = {}
     for stream in workload.streams:
         entries = stream.mix.entries
-        total = sum(entry.share for entry in entries)
+        total = fsum(entry.share for entry in entries)
         rate = (stream.rate_per_s or stream.load or 1.0) if isinstance(stream, Stream) else 1.0
         for entry in entries:
             kind = RequestClass(entry.model, entry.variant)
@@ -160,7 +161,7 @@ def load_of(workload: Workload) -> float | None:
     known = [load for load in loads if load is not None]
     if not known or len(known) < len(workload.streams):
         return None
-    return round(sum(known), 12)  # a load given as 1.5 is reported as 1.5
+    return round(fsum(known), 12)  # a load given as 1.5 is reported as 1.5
 
 
 def _by_load(workload: Workload) -> Workload:
@@ -181,5 +182,5 @@ def _mean(amount: Amount) -> float:
     if isinstance(amount, Uniform):
         return (amount.low + amount.high) / 2
     if isinstance(amount, OneOf):
-        return sum(amount.values) / len(amount.values)
+        return fsum(amount.values) / len(amount.values)
     return amount.draw(random.Random(0))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import fsum
 
 from policies.parts.caution import Caution
 from policies.parts.outlook import Outlook, late_by
@@ -169,7 +170,7 @@ class Admission:
 
     def backlog_ns(self, pace: Pace) -> float:
         """How long a class's targets together need for their whole backlog, in full batches."""
-        return sum([len(queue) * each.cost_ns * pace.part(each) for queue, each in self._lanes])
+        return fsum([len(queue) * each.cost_ns * pace.part(each) for queue, each in self._lanes])
 
     def counter_offers(self, requests: Sequence[Request]) -> list[dict[str, int]]:
         """The smallest budgets found with which requests like these would be admitted without them.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import fsum
 
 HOUR_NS = 3_600_000_000_000
 
@@ -40,7 +41,7 @@ class HourlyBudget:
         if self._spent and self._spent[0][0] <= now_ns:
             while self._spent and self._spent[0][0] <= now_ns:
                 self._spent.popleft()
-            self._total = sum([cost for _, cost in self._spent])
+            self._total = fsum([cost for _, cost in self._spent])
 
     @property
     def is_limited(self) -> bool:
@@ -54,7 +55,7 @@ class HourlyBudget:
 
     def covers(self, cost: float) -> bool:
         """Whether a cost is within what is left; a cost of 0 always is."""
-        return not cost or cost <= self.left
+        return not cost or self._per_hour is None or self._total + cost <= self._per_hour
 
     def pays(self, cost: float) -> bool:
         """Spends a cost if it is within what is left; returns whether it did."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from itertools import accumulate, pairwise
-from math import exp
+from math import exp, fsum
 from operator import mul
 
 from policies.parts.admission import Admission
@@ -192,7 +192,7 @@ class Coming:
 
     def served(self, place: Place) -> None:
         """Records that a batch is sent whose requests will be in time."""
-        weight = sum([request.weight for request in place.requests])
+        weight = fsum([request.weight for request in place.requests])
         self._worth += weight * self.odds(self._outlook.bids(place.requests[0].kind)[0])
 
     def look(self) -> None:

@@ -29,6 +29,7 @@ Philosophical Society 57(4), 1961.
 from __future__ import annotations
 
 from bisect import bisect_right
+from math import fsum
 from operator import itemgetter
 
 from policies.parts.admission import Admission
@@ -128,7 +129,7 @@ class Displacement:
             own: What the target offers to the long request.
         """
         sharing = [each for each in cheaper if own.target_id in each.target_ids]
-        work_ns = sum([each.work_ns for each in sharing])
+        work_ns = fsum([each.work_ns for each in sharing])
         if not work_ns:
             return 0.0
         room = min([self._room(each, own.target_id) for each in sharing])
@@ -136,9 +137,9 @@ class Displacement:
         if work_ns >= FULL * room * since_ns:
             return _INFINITE
         load = work_ns / (room * since_ns)
-        runs = sum([each.work_ns * self._admission.pace(each.kind).least_ns for each in sharing])
+        runs = fsum([each.work_ns * self._admission.pace(each.kind).least_ns for each in sharing])
         wait_ns = self._coming.uneven * runs / work_ns / 2 / (1.0 - load)
-        late = sum([each.late(wait_ns) for each in sharing])
+        late = fsum([each.late(wait_ns) for each in sharing])
         return load * late * own.one_ns() / since_ns / self._coming.odds(own)
 
     def _room(self, alike: Alike, own_id: str) -> float:

@@ -24,6 +24,7 @@ after it, by a simple model. R. A. Howard, "Dynamic Programming and Markov Proce
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import fsum
 from typing import NamedTuple
 
 from policies.parts.admission import Admission
@@ -129,7 +130,7 @@ def may_wait(best: Candidate, worth: float, found: Sequence[Candidate]) -> bool:
         worth: Its worth per nanosecond, less its loss; not above 0.
         found: All batches that could go.
     """
-    if worth * best.latency_ns <= -FAR_MORE * sum([request.weight for request in best.batch]):
+    if worth * best.latency_ns <= -FAR_MORE * fsum([request.weight for request in best.batch]):
         return True
     largest = max([len(each.batch) for each in found if each.queue is best.queue])
     return len(best.queue) < 2 * largest

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from math import fsum
 
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.policy import View
@@ -131,7 +132,7 @@ def _of_all(budgets_ns: Iterable[int], curve: LatencyCurve, quantile: float, way
     median = curve.ladder(CHOICES[-1])
     spread = curve.ladder(quantile).latency_ns[rung] / median.latency_ns[rung]
     takes_ns = [way_ns + spread * ns for ns in median.latency_ns]
-    return sum([_promised(ns, takes_ns, median.rate) for ns in budgets_ns])
+    return fsum([_promised(ns, takes_ns, median.rate) for ns in budgets_ns])
 
 
 def _promised(budget_ns: int, takes_ns: list[float], rate: tuple[float, ...]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from math import fsum
 
 from policies.parts.outlook import Bid
 
@@ -66,7 +67,7 @@ class Pace:
         if not self._parts and self.bids:
             rates = [1 / one_ns for one_ns in self.ones_ns]
             widths = [bid.target.spec.width for bid in self.bids]
-            whole = sum([width * rate for width, rate in zip(widths, rates, strict=True)])
+            whole = fsum([width * rate for width, rate in zip(widths, rates, strict=True)])
             self._parts = {at: rate / whole for at, rate in zip(self.ids, rates, strict=True)}
         return self._parts
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
-from math import ceil
+from math import ceil, fsum
 from typing import Protocol
 
 from replay.readers import TraceEntry
@@ -97,7 +97,7 @@ class Mix:
     def enough_senders(self) -> int:
         """A number of senders that gives each kind at least one."""
         shares = [entry.share for entry in self.entries]
-        return ceil(sum(shares) / min(shares))
+        return ceil(fsum(shares) / min(shares))
 
     def one_sender(
         self,

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
+from math import fsum
 from operator import attrgetter
 from pathlib import Path
 
@@ -193,7 +194,7 @@ class Workload:
             raise WorkloadError("streams with rate_per_s and with load can't be scaled together")
         shares = [stream.rate_per_s or stream.load or 0.0 for stream in streams]
         scaled = (
-            replace(stream, rate_per_s=None, load=load * share / sum(shares))
+            replace(stream, rate_per_s=None, load=load * share / fsum(shares))
             for stream, share in zip(streams, shares, strict=True)
         )
         return replace(self, streams=tuple(scaled))
