@@ -151,7 +151,8 @@ def ruin(folder):
     return write
 
 
-def test_a_file_of_an_old_exporter_is_brought_up_to_date(tmp_path):
+@pytest.mark.parametrize("to", ["int8", "fp16"])
+def test_a_file_of_an_old_exporter_is_brought_up_to_date(tmp_path, to):
     rng = np.random.default_rng(0)
     kernel = rng.normal(size=(4, 1, 3, 3)).astype(np.float32)
     weights = [
@@ -172,8 +173,11 @@ def test_a_file_of_an_old_exporter_is_brought_up_to_date(tmp_path):
     onnx.save(helper.make_model(graph, ir_version=3, opset_imports=opsets), old)
     items = [{"x": rng.normal(size=(1, 8, 8)).astype(np.float32)} for _ in range(8)]
 
-    convert(old, new, "int8", items, True)
+    convert(old, new, to, items, True)
 
+    kept = [weight for weight in onnx.load(new).graph.initializer if len(weight.dims) == 4]
+    coarse = {"int8": TensorProto.INT8, "fp16": TensorProto.FLOAT16}[to]
+    assert [weight.data_type for weight in kept] == [coarse]
     session = onnxruntime.InferenceSession(new, providers=["CPUExecutionProvider"])
     assert [each.name for each in session.get_inputs()] == ["x"]
     before = onnxruntime.InferenceSession(old, providers=["CPUExecutionProvider"])

@@ -86,12 +86,7 @@ def _to_int8(source: Path, target: Path, items: Sequence[Item], batched: bool) -
 
 
 def _modernise(source: Path, target: Path) -> None:
-    """Write a model as today's exporters would.
-
-    Quantising per channel needs opset 13. In files from before 2019 weights are also inputs, which
-    a caller could replace, so the tools fold nothing into them. The tools also fail on weights that
-    no node uses.
-    """
+    """Write a model as today's exporters would; quantising per channel needs opset 13."""
     import onnx
     from onnx import version_converter
 
@@ -99,6 +94,16 @@ def _modernise(source: Path, target: Path) -> None:
     opset = next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx"))
     if opset < _PER_CHANNEL_OPSET:
         model = version_converter.convert_version(model, _PER_CHANNEL_OPSET)
+    onnx.save(_with_weights_apart(model), target)
+
+
+def _with_weights_apart(model: Any) -> Any:
+    """A model whose weights are not inputs as well, without those that no node uses.
+
+    In files from before 2019 weights are also inputs, which a caller could replace: the tools fold
+    nothing into them, and keep them as float32 with a cast to float16 at each run. The tools also
+    fail on weights that no node uses.
+    """
     weights = {weight.name: weight for weight in model.graph.initializer}
     inputs = [each for each in model.graph.input if each.name not in weights]
     used = set(_names_read(model.graph))
@@ -106,7 +111,7 @@ def _modernise(source: Path, target: Path) -> None:
     model.graph.input.extend(inputs)
     model.graph.initializer.extend(weights[name] for name in weights if name in used)
     model.ir_version = max(model.ir_version, _WEIGHTS_APART_IR)
-    onnx.save(model, target)
+    return model
 
 
 def _names_read(graph: Any) -> Iterator[str]:
@@ -137,7 +142,8 @@ def _to_fp16(source: Path, target: Path, items: Sequence[Item], batched: bool) -
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
-    onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), target)
+    model = _with_weights_apart(onnx.load(source))
+    onnx.save(convert_float_to_float16(model, keep_io_types=True), target)
 
 
 _CONVERSIONS: dict[Target, Callable[[Path, Path, Sequence[Item], bool], None]] = {
