@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -208,7 +209,7 @@ def test_a_damaged_file_is_moved_aside_and_said(tmp_path: Path, place: int | str
 
 def test_a_file_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     Database(tmp_path / FILE, Bounds()).close()
-    with sqlite3.connect(tmp_path / FILE) as raw:
+    with closing(sqlite3.connect(tmp_path / FILE)) as raw, raw:
         raw.execute("PRAGMA user_version = 9")
     raw.close()
     with pytest.raises(sqlite3.NotSupportedError, match="format 9, not 2"):

@@ -8,6 +8,7 @@ import resource
 import sqlite3
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -425,7 +426,7 @@ def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
         for id_ in "abc":
             await counter.submit(id_)
         await counter.close()
-        with sqlite3.connect(tmp_path / FILE) as raw:
+        with closing(sqlite3.connect(tmp_path / FILE)) as raw, raw:
             raw.execute("UPDATE tasks SET specs = ? WHERE id = 'b'", (specs,))
         raw.close()
         counter = Counter(tmp_path)

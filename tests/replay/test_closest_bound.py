@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def test_the_latest_are_kept(
     monkeypatch.setattr(closest, "KEPT", 3)
     for count in range(1, 6):
         closest.closest_bound(**{**ASKED, "arrivals": lambda count=count: iter(ARRIVALS[:count])})
-    with sqlite3.connect(tmp_path / "cache" / closest.FILE) as sql:
+    with closing(sqlite3.connect(tmp_path / "cache" / closest.FILE)) as sql, sql:
         assert sql.execute("SELECT count(*) FROM bounds").fetchone() == (3,)
     closest.closest_bound(**{**ASKED, "arrivals": lambda: iter(ARRIVALS[:5])})
     assert len(computed) == 5
