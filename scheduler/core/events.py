@@ -60,12 +60,12 @@ class TargetUp:
 
     Attributes:
         target: What it announces.
-        more: Whether reports of further offers follow, the last of them empty. Until the empty one,
-            the target is expected to offer whatever its predecessor with the same id did.
+        awaited: The models and variants that it has yet to report. Until a report without offers,
+            it is expected to offer them.
     """
 
     target: TargetSpec
-    more: bool = False
+    awaited: tuple[tuple[str, str], ...] = ()
 
 
 @sealed(frozen=True, slots=True)

@@ -7,7 +7,6 @@ clock, a socket or a policy's rule; time is an argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 from scheduler.core.alarm import Alarm
@@ -210,8 +209,7 @@ class Scheduler:
         if former is not None:
             self._lose_runs(former, "the target was replaced")
         state = TargetState(event.target, last_done_ns=now_ns, told_ns=now_ns, up_ns=now_ns)
-        if event.more and former is not None:
-            state.awaited = (*chain.from_iterable(former.offers.values()), *former.awaited)
+        state.awaited = event.awaited
         self.targets[target_id] = state
         state.add_offers(event.target.offers)
         self._fleet_changed()

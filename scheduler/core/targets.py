@@ -68,7 +68,7 @@ class TargetState:
             exceed its slots.
         told_ns: When it last reported.
         up_ns: When it came up.
-        awaited: Offers of its predecessor with the same id that it has yet to report itself.
+        awaited: The models and variants that it is expected to report yet.
     """
 
     spec: TargetSpec
@@ -81,7 +81,7 @@ class TargetState:
     grandfathered: int = 0
     told_ns: int = 0
     up_ns: int = 0
-    awaited: tuple[Offer, ...] = ()
+    awaited: tuple[tuple[str, str], ...] = ()
     _curves: dict[tuple[str, str], LatencyCurve] = field(default_factory=dict)
     _sized: dict[tuple[str, str], SizedCurves] = field(default_factory=dict)
     _head_done_ns: int = 0
@@ -112,8 +112,7 @@ class TargetState:
             if offer.item_shapes:
                 self._sized[key] = SizedCurves(self._curves[key])
         if self.awaited:
-            missing = [o for o in self.awaited if (o.model, o.variant) not in self._curves]
-            self.awaited = tuple(missing)
+            self.awaited = tuple([key for key in self.awaited if key not in self._curves])
 
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
@@ -131,7 +130,7 @@ class TargetState:
         """Whether an awaited offer would serve a class."""
         if kind.local and self.spec.remote:
             return False
-        variants = [offer.variant for offer in self.awaited if offer.model == kind.model]
+        variants = [variant for model, variant in self.awaited if model == kind.model]
         return bool(variants) if kind.variant is None else kind.variant in variants
 
     def curve(self, offer: Offer, kind: RequestClass | None = None) -> LatencyCurve:

@@ -58,8 +58,7 @@ _GC_THRESHOLD = 50_000
 """Cyclic garbage is collected rarely: the hot path makes none, and each collection is a pause."""
 
 _WORKERS_S = 5.0
-"""How long a restarted scheduler waits for its workers, which may have died with it, before it
-opens its doors."""
+"""How long a scheduler waits for its workers to describe their models before it opens its doors."""
 
 _READING_S = 1.0
 """`status` mentions a configuration reload that has taken longer than this."""
@@ -223,10 +222,9 @@ class SchedulerProcess:
         for device_id, path in links.items():
             self._driver.add_device(device_id, path)
         add_clouds(config, self._driver)
-        if is_brought_back():
-            # Clients resubmit what was in flight as soon as a door opens.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
+        # Clients that wait for the box submit what they have as soon as a door opens.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
         self._tls = server_context(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [

@@ -43,7 +43,7 @@ class Catalog:
         self.problems: dict[str, list[Any]] = {}
         self.revision = 0
         self._described: dict[str, Any] | None = None
-        self._digests: dict[tuple[str, str], str] = {}
+        self._digests: dict[str, dict[str, str]] = {}
         self._own: set[str] = set()
         self.spoken = asyncio.Event()
         self._news = asyncio.Event()
@@ -63,7 +63,7 @@ class Catalog:
             self._own.update(card.name for card in cards)
         self.cards.update((c.name, c) for c in cards if own or c.name not in self._own)
         self.problems[device_id] = problems
-        self._digests.update(((device_id, card.name), card.digest) for card in cards)
+        self._digests[device_id] = {card.name: card.digest for card in cards}
         self.revision += 1
         self._described = None
         self._news.set()
@@ -72,7 +72,12 @@ class Catalog:
 
     def digest(self, target_id: str, model: str) -> str:
         """The digest of the files that a target serves as a model; empty if it is unknown."""
-        return self._digests.get((target_id, model), "")
+        return self._digests.get(target_id, {}).get(model, "")
+
+    def variants(self, target_id: str) -> list[tuple[str, str]]:
+        """The models and variants in the repository of a target."""
+        cards = [self.cards[model] for model in self._digests.get(target_id, ())]
+        return [(card.name, variant) for card in cards for variant in card.variants]
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Records a variant that a target can run."""
@@ -89,8 +94,7 @@ class Catalog:
         """Forgets a target that is removed; its models stay known, as others may have them."""
         self.forget_offers(target_id)
         self.problems.pop(target_id, None)
-        for key in [key for key in self._digests if key[0] == target_id]:
-            del self._digests[key]
+        self._digests.pop(target_id, None)
 
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.

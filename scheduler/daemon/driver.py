@@ -136,35 +136,39 @@ class Driver:
 
     def on_handover(self, target_id: str, handover_ns: int) -> None:
         """Sets how long before a device is free its next batch is sent."""
-        target = self.core.targets.get(target_id)
-        if target is not None and target.up:
+        if self._is_up(target_id):
+            target = self.core.targets[target_id]
             lead_ns = max(handover_ns, target.spec.transfer_ns[0]) + _LATE_NS
             self._handle(TargetChanged(replace(target.spec, offers=(), lead_ns=lead_ns)))
 
     def on_catalog(
         self, target_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
     ) -> None:
-        """Learns the models."""
+        """Learns the models; those of a device that is not up yet are expected of it."""
         told = self.catalog.problems.get(target_id, [])
         self.catalog.learn(target_id, cards, problems, own)
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
+        if own and cards and not self._is_up(target_id):
+            self.on_up(self._reached(target_id), self.catalog.variants(target_id))
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
         """Adds a variant that the device can run."""
-        target = self.core.targets.get(target_id)
-        if target is not None and target.up:
+        if self._is_up(target_id):
             self._learn_offers(target_id, (offer,))
             self._handle(TargetReport(target_id, (offer,)))
-            return
-        way = self._ways[target_id]
-        self._up(reached_over(TargetSpec(target_id, (offer,)), *way.transfer_ns), more=True)
+        else:
+            self.on_up(self._reached(target_id, offer), self.catalog.variants(target_id))
 
-    def on_up(self, spec: TargetSpec) -> None:
-        """A target is ready, and `spec` is all that it offers."""
-        self._up(spec, more=False)
+    def _is_up(self, target_id: str) -> bool:
+        target = self.core.targets.get(target_id)
+        return target is not None and target.up
 
-    def _up(self, spec: TargetSpec, more: bool) -> None:
+    def _reached(self, target_id: str, *offers: Offer) -> TargetSpec:
+        return reached_over(TargetSpec(target_id, offers), *self._ways[target_id].transfer_ns)
+
+    def on_up(self, spec: TargetSpec, awaited: Iterable[tuple[str, str]] = ()) -> None:
+        """A target is up; besides what `spec` offers, it may report these models and variants."""
         self.catalog.forget_offers(spec.id)
         self._learn_offers(spec.id, spec.offers)
         way = self._ways[spec.id]
@@ -173,7 +177,7 @@ class Driver:
             most_ns = max(2 * way.away_ns, RESTART_NS)
             way.away_ns = min(self.clock_ns() - way.lost_ns, most_ns)
             way.lost_ns = None
-        self._handle(TargetUp(self._energy.priced(spec), more))
+        self._handle(TargetUp(self._energy.priced(spec), tuple(awaited)))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
         """Updates a target that is up."""
@@ -188,8 +192,7 @@ class Driver:
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
         """Records how far a target has got in becoming ready."""
         self._ways[target_id].progress = (done, total, text)
-        target = self.core.targets.get(target_id)
-        if done >= total > 0 and target is not None and target.up and target.awaited:
+        if done >= total > 0 and self._is_up(target_id) and self.core.targets[target_id].awaited:
             self._handle(TargetReport(target_id, ()))
 
     def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
@@ -242,12 +245,11 @@ class Driver:
 
     def _lose(self, target_id: str, event: TargetDown) -> bool:
         """Tells the core that a target is down, unless it knows; returns whether it was news."""
-        target = self.core.targets.get(target_id)
-        if target is None or not target.up:
+        if not self._is_up(target_id):
             return False
         if not self._drained:  # once drained, the whole box is shutting down
             log.warning("target lost", target=target_id, reason=event.reason)
-        for run_id in target.runs:
+        for run_id in self.core.targets[target_id].runs:
             del self._runs[run_id]
         self._handle(event)
         return True

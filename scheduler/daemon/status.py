@@ -66,7 +66,7 @@ def about(target: TargetState | None, now_ns: int) -> dict[str, Any]:
         }
     spec = target.spec
     return {
-        "up": target.up,
+        "up": target.up and bool(target.offers),
         "runs": len(target.runs),
         "overdue_ns": target.overdue_ns(now_ns),
         "calibration": [each._asdict() for each in target.calibration()],

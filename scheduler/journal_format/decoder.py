@@ -166,8 +166,8 @@ class Decoder:
         return BatchFailed(checked(run_id, int), self._text(reason), checked(started, bool))
 
     def _target_up(self, told: Any) -> TargetUp:
-        more = checked(told.pop("more", False), bool)
-        return TargetUp(target_from(told), more)
+        awaited = tuple([(checked(m, str), checked(v, str)) for m, v in told.pop("awaited", ())])
+        return TargetUp(target_from(told), awaited)
 
     def _target_down(self, told: Any) -> TargetDown:
         target_id, reason, returns_in_ns, blameless = told

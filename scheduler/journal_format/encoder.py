@@ -181,7 +181,7 @@ class Encoder:
 
     def _target_up(self, event: TargetUp) -> Any:
         told = plain_target(event.target)
-        return {**told, "more": True} if event.more else told
+        return {**told, "awaited": event.awaited} if event.awaited else told
 
     def _target_down(self, event: TargetDown) -> Any:
         return event.target_id, event.reason, event.returns_in_ns, event.blameless

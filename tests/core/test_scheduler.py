@@ -161,11 +161,9 @@ def test_what_only_the_former_target_could_run_waits_for_further_reports(box):
     assert (sent.model, sent.request_ids) == ("n", (1,))
 
 
-def test_until_a_target_that_came_back_has_told_all_what_it_could_run_is_expected_of_it(box):
+def test_until_a_target_has_told_all_what_it_has_yet_to_report_is_expected_of_it(box):
     n = RequestClass("n")
-    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"), offer("o"))), 0)
-    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
-    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 5 * MS)
+    box.handle(TargetUp(target("cpu:0", offer("m")), (("n", "v"), ("o", "v"))), 5 * MS)
     assert (
         outcomes(submit(box, request(1, 90, n), request(2, 90, RequestClass("o")), at_ms=6)) == {}
     )
@@ -184,11 +182,11 @@ def test_until_a_target_that_came_back_has_told_all_what_it_could_run_is_expecte
 def test_what_is_expected_of_a_target_stays_so_when_it_goes_again(box):
     box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
     box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
-    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 5 * MS)
+    box.handle(TargetUp(target("cpu:0", offer("m")), (("n", "v"),)), 5 * MS)
     submit(box, request(1, 90, RequestClass("n")), at_ms=6)
     assert outcomes(box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 7 * MS)) == {}
     assert outcomes(submit(box, request(2, 90, RequestClass("n")), at_ms=8)) == {}
-    box.handle(TargetUp(target("cpu:0", offer("m")), more=True), 12 * MS)
+    box.handle(TargetUp(target("cpu:0", offer("m")), (("n", "v"),)), 12 * MS)
     (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 13 * MS))
     assert sent.request_ids[0] == 1
     assert outcomes(box.handle(TargetDown("cpu:0", "unplugged"), 14 * MS)) != {}

@@ -9,6 +9,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.driver import Driver
+from scheduler.daemon.status import about
 from tests.neighbours.boxes import card
 
 
@@ -71,27 +72,35 @@ def test_what_a_target_offered_before_it_was_lost_is_told_no_more() -> None:
     asyncio.run(main())
 
 
-def test_a_worker_that_came_back_has_told_all_once_its_progress_is_complete() -> None:
+def test_until_its_progress_is_complete_a_worker_is_expected_to_offer_what_it_has() -> None:
     async def main() -> None:
         driver = Driver()
         driver.add_target("cpu:0", cast(Any, Link()))
         first, second = (Offer(model, "v", "r", {1: (2_000_000,)}) for model in "ab")
 
-        def awaited() -> list[str]:
-            return [offer.model for offer in driver.core.targets["cpu:0"].awaited]
+        def awaited() -> list[tuple[str, str]]:
+            return list(driver.core.targets["cpu:0"].awaited)
 
-        for each in (first, second):
-            driver.on_offer("cpu:0", each)
-        driver.on_progress("cpu:0", 2, 2, "b/v")
-        driver.on_lost("cpu:0", "its process ended")
+        def is_up() -> bool:
+            return bool(about(driver.core.targets["cpu:0"], 0)["up"])
+
+        driver.on_catalog("cpu:0", [card("a"), card("b")], [])
+        assert awaited() == [("a", "v"), ("b", "v")]
+        assert not is_up()
         driver.on_offer("cpu:0", first)
+        assert is_up()
         driver.on_progress("cpu:0", 1, 2, "a/v")
-        assert awaited() == ["b"]
-        driver.on_progress("cpu:0", 2, 2, "b/v: it can't be loaded any more")
+        assert awaited() == [("b", "v")]
+        driver.on_progress("cpu:0", 2, 2, "b/v: it can't be loaded")
         assert awaited() == []
         driver.on_lost("cpu:0", "its process ended")
         driver.on_offer("cpu:0", second)
+        assert awaited() == [("a", "v")]
         driver.on_offer("cpu:0", first)
+        assert awaited() == []
+        driver.on_lost("cpu:0", "its process ended")
+        driver.on_catalog("cpu:0", [card("b")], [])  # its successor has no other
+        driver.on_offer("cpu:0", second)
         assert awaited() == []
         await driver.close()
 

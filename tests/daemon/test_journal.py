@@ -75,6 +75,7 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     tuple[tuple[int, ...], ...]: st.lists(st.lists(NUMBERS, max_size=3).map(tuple), max_size=3).map(
         tuple
     ),
+    tuple[tuple[str, str], ...]: st.lists(st.tuples(TEXTS, TEXTS), max_size=3).map(tuple),
     tuple[Tensors, ...]: st.lists(
         st.tuples(TEXTS, st.lists(st.lists(NUMBERS, max_size=3).map(tuple), max_size=3).map(tuple)),
         max_size=2,

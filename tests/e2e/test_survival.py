@@ -134,7 +134,7 @@ def test_a_killed_actor_comes_back_and_every_request_ends_once(
     load.finish()
     assert load.endings["result"] > 0
     if actor == "SchedulerProcess":
-        assert says(lasting, "the scheduler had ended and was started again")
+        eventually(partial(says, lasting, "the scheduler had ended and was started again"))
     assert not says(lasting, "\x1b"), "colours in a log that is no terminal"
 
 
@@ -157,6 +157,21 @@ def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
         finally:
             worker.resume()
         assert isinstance(future.result(60), Result)
+
+
+def test_what_is_submitted_while_the_box_starts_again_waits_until_its_model_is_loaded(
+    models: Path, tmp_path: Path
+) -> None:
+    own, names = tmp_path / "models", [f"relu{number}" for number in range(6)]
+    for name in names:
+        shutil.copytree(models / "relu", own / name)
+    agent = RunningAgent(tmp_path, own)
+    with Client(agent.url) as client:
+        agent.end()
+        futures = [client.submit(name, X, deadline_ms=60_000) for name in names]
+        agent = RunningAgent(tmp_path, own)
+        assert [future.result(60).outcome for future in futures] == ["completed"] * len(names)
+    agent.end()
 
 
 def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
