@@ -7,6 +7,7 @@ import contextlib
 import os
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from copy import copy
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -290,7 +291,7 @@ class AsyncClient:
                 future = asyncio.ensure_future(answer)
             except InvalidInput as error:  # Reported in order, after earlier frames.
                 future = asyncio.get_running_loop().create_future()
-                future.set_exception(error)
+                future.set_exception(copy(error))
             return future
 
         return async_results(frames, send, concurrency, return_exceptions)
@@ -345,11 +346,15 @@ class AsyncClient:
     async def _take(self, step: Question | TaskRequest | float) -> Any:
         if isinstance(step, float):
             return await asyncio.sleep(step)
+        # Without a name: its error's traceback leads here, and a cycle would keep the tensors.
+        return await self._asked(step)
+
+    def _asked(self, step: Question | TaskRequest) -> AsyncFuture:
         exchange = self.exchange()
         call_id = next(self._ids)
         future = AsyncFuture(self, exchange, call_id)
         exchange.start(step.call(call_id, future))
-        return await future
+        return future
 
     async def close(self) -> None:
         """Cancels requests in flight and closes the connection.

@@ -202,7 +202,7 @@ class Exchange:
         try:
             frame = call.frame(connection.limits, self.url)
         except InvalidInput as error:
-            self._end(call, error)
+            self._end(call, copy(error))  # its own traceback leads to the call
             return
         call.connection = connection
         call.sent_ns = now_ns

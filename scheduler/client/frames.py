@@ -55,9 +55,10 @@ def results(
         try:
             outcome = window[0].result()
         except Exception as error:
+            window.popleft()
             if not return_exceptions:
                 raise
-            outcome = error
+            return error
         window.popleft()  # not earlier, so that an interrupted wait cancels this one too
         return outcome
 

@@ -50,7 +50,10 @@ class RequestFuture(Future[Any]):
             RuntimeError: It has not ended, and this is a callback of a future of the same client,
                 or this process was forked since.
         """
-        return super().result(self._waited(timeout))
+        try:
+            return super().result(self._waited(timeout))
+        finally:
+            del self  # its error's traceback leads here: a cycle would keep the caller's tensors
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Waits up to `timeout` seconds for the end, like `concurrent.futures.Future.exception`.

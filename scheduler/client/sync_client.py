@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from copy import copy
 from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -231,10 +232,7 @@ class Client:
         """
         check_may_wait(self._thread)
         submit: Submit = self.submit
-        answer = submit(model, inputs, deadline_ms=deadline_ms, **options)
-        if isinstance(answer, Task):  # it goes on, even if the wait is interrupted
-            return answer.result()
-        result: Result = _waited_for(answer)
+        result: Result = _waited_for(submit(model, inputs, deadline_ms=deadline_ms, **options))
         return result
 
     @overload
@@ -296,7 +294,7 @@ class Client:
                 return submit(model, inputs, deadline_ms=deadline_ms, **options)
             except InvalidInput as error:  # Reported in order, after earlier frames.
                 future: Future[Result] = Future()
-                future.set_exception(error)
+                future.set_exception(copy(error))
                 return future
 
         return results(frames, send, concurrency, return_exceptions)
@@ -369,10 +367,13 @@ class Client:
         if isinstance(step, float):
             return time.sleep(step)
         check_may_wait(self._thread)
+        return _waited_for(self._asked(step))
+
+    def _asked(self, step: Question | TaskRequest) -> Future[Any]:
         call_id = next(self._ids)
         future = RequestFuture(self, self._running, call_id)
         self._exchange.post(step.call(call_id, future))
-        return _waited_for(future)
+        return future
 
     def close(self) -> None:
         """Cancels requests in flight, closes the connection and ends the thread."""
@@ -388,9 +389,15 @@ class Client:
         return {name or self._input_names.learn(model, self.models()): frame}
 
 
-def _waited_for(future: Future[Any]) -> Any:
+def _waited_for(answer: Future[Any] | Task) -> Any:
+    """The result; an interrupted wait cancels a request, but a durable task goes on."""
     try:
-        return future.result()
+        return answer.result()
     except BaseException:
-        future.cancel()  # nobody waits any more; no effect if it has ended
+        if isinstance(answer, Future):
+            answer.cancel()  # nobody waits any more; no effect if it has ended
         raise
+    finally:
+        # Its error's traceback leads here: a cycle would keep the caller's tensors. For the same
+        # reason no caller of this function gives the future a name.
+        del answer
