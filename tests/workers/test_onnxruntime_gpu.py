@@ -71,6 +71,14 @@ def test_bound_outputs_outlive_the_next_run_and_inputs_may_be_strided(bound):
     np.testing.assert_array_equal(first, [[1, 2, 0]])
 
 
+def test_bound_outputs_have_the_size_that_each_run_computes(bound):
+    session = bound(onnx_models.found_objects())
+
+    for row in ([1, 0, 2], [0, 3, 0], [0, 0, 0], [4, 5, 6]):
+        places = session.run({"x": np.array([row], np.float32)})["y"]
+        np.testing.assert_array_equal(places, np.argwhere([row]))
+
+
 def test_bound_memory_is_kept_for_the_latest_shapes_alone(bound):
     session = bound(onnx_models.sequence())
 

@@ -191,6 +191,7 @@ class BoundSession:
         bound = self._bind(inputs)
         for name, value in bound.values.items():
             value.update_inplace(np.ascontiguousarray(inputs[name]))
+        self._bind_outputs(bound.binding)
         self._session.run_with_iobinding(bound.binding)
         arrays = bound.binding.copy_outputs_to_cpu()
         return dict(zip(self._outputs, map(np.asarray, arrays), strict=True))
@@ -225,10 +226,17 @@ class BoundSession:
             )
             binding.bind_ortvalue_input(name, value)
             values[name] = value
-        for name in self._outputs:
-            # Without a shape, so that the library allocates the output at its actual size.
-            binding.bind_output(name, self._memory, CUDA_DEVICE)
         return _Bound(binding, values)
+
+    def _bind_outputs(self, binding: Any) -> None:
+        """Let the library allocate each output of the next run at its actual size.
+
+        Left bound, the memory of the last run's outputs would have to fit, and the size of an
+        output can depend on the data.
+        """
+        binding.clear_binding_outputs()
+        for name in self._outputs:
+            binding.bind_output(name, self._memory, CUDA_DEVICE)
 
 
 def cuda_options(device: DeviceSpec) -> dict[str, str]:
