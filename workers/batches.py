@@ -78,6 +78,8 @@ class ItemRunner:
         try:
             return self._run_batch([item], self._serve())[0]
         except RunError as error:
-            return error
+            # A new one: this one's traceback leads to the list that it would be put in, and such a
+            # cycle keeps the tensors.
+            return RunError(str(error))
         except Exception as error:  # a library's own class may not exist in the caller's process
             return RunError(f"{type(error).__name__}: {one_line(error)}")

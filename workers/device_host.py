@@ -249,7 +249,7 @@ class DeviceHost:
                 message = f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}"
                 raise KeyError(message) from None
             except RunError as error:
-                return [error for _ in items]
+                return [RunError(str(error)) for _ in items]  # see `ItemRunner`
             try:
                 with self._running(key, len(items)):
                     return runner.run(items)

@@ -258,7 +258,7 @@ class LinkServer:
             try:
                 items = unpack_items(header["in"], header["count"], body)
             except Exception as error:  # only these items are affected, and are told
-                results = [error] * header["count"]
+                results = [RuntimeError(str(error))] * header["count"]  # see `ItemRunner`
             else:
                 results = self._host.run(header["model"], header["variant"], items)
             self._send(_done(run_id, results, time.monotonic_ns() - started_ns))

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -326,6 +329,24 @@ def test_a_bad_item_fails_alone(prepared, add, bad, place):
         else:
             assert isinstance(result, dict)
             assert result["y"].tolist() == [index + 1] * 3
+
+
+@pytest.mark.parametrize("bad", [np.zeros(4, np.float32), np.zeros(3, np.float64)])
+def test_items_that_fail_leave_no_tensors_in_cycles(prepared, add, bad):
+    add("relu", onnx_models.relu())
+    host = prepared()
+
+    def run() -> weakref.ref[Any]:
+        x = bad.copy()
+        results = host.run("relu", "1", [{"x": x}])
+        assert isinstance(results[0], RunError)
+        return weakref.ref(x)
+
+    gc.disable()  # it counts objects, and these could fill the memory before it runs
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.skipif("onnxruntime" not in CPU_RUNTIMES, reason="onnxruntime is not installed")

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,20 @@ def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):
 
     scheduler.run(2, [1.0])
     assert scheduler.hear()[0]["errors"] == []
+
+
+def test_items_that_cannot_be_read_leave_no_tensors_in_cycles(server):
+    def run() -> weakref.ref[Any]:
+        body = np.zeros(8, np.uint8)
+        about = {"model": "m", "variant": "v", "latest_start_ns": LATER_NS}
+        server._run({"id": 1, **about, "count": 1, "in": [["x", "float32", [9]]]}, body.data)
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()
 
 
 def test_an_answer_that_no_client_takes_is_not_sent(scheduler, monkeypatch):
