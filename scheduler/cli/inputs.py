@@ -267,7 +267,19 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
                 f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose detail"
             )
         steps.append(f"{array.dtype} -> {dtype}")
-    return Prepared(np.ascontiguousarray(array, dtype), tuple(steps))
+    return Prepared(_cast(array, spec), tuple(steps))
+
+
+def _cast(array: NDArray[Any], spec: Spec) -> NDArray[Any]:
+    """The array in an input's dtype; NumPy would wrap what does not fit, or make it infinite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(str(spec["dtype"]), order="C")
+    lost = cast != array if cast.dtype.kind in "iu" else np.isinf(cast) & ~np.isinf(array)
+    if np.any(lost):
+        raise InputProblem(
+            f"input {spec['name']!r} is {cast.dtype}, where there is no room for {array[lost][0]:g}"
+        )
+    return cast
 
 
 def _reshaped(shape: Sequence[int], wanted: Sequence[int | None]) -> list[int] | None:
@@ -340,7 +352,7 @@ def from_picture(
             pixels = pixels.transpose(2, 0, 1)
             steps += ["HWC -> CHW"] if channels > 1 else []
     steps.append(f"{dtype} {shape_text(pixels.shape)}")
-    return Prepared(np.ascontiguousarray(pixels, dtype), tuple(steps))
+    return Prepared(_cast(pixels, spec), tuple(steps))
 
 
 def _layout(spec: Spec) -> tuple[int, int | None, int | None, int | None]:

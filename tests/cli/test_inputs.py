@@ -51,6 +51,10 @@ class TestPictures:
         assert found.array[0, 0, 3] == 0
         assert found.array[0, 1].tolist() == [16] * 4
 
+    def test_levels_beyond_the_range_of_an_input_are_refused(self, picture):
+        with pytest.raises(InputProblem, match="is uint8, where there is no room for 300"):
+            from_picture(picture, spec(2, 4, dtype="uint8"), (0, 300))
+
     def test_an_input_that_is_no_picture(self, picture):
         with pytest.raises(InputProblem, match=r"float32 \[10\], which is no picture's shape"):
             from_picture(picture, spec(10))
@@ -92,6 +96,20 @@ class TestArrays:
     def test_many_items_are_one_too_many(self):
         with pytest.raises(InputProblem, match=r"choose one of its 3 items, as in PATH\[0\]"):
             conform(np.ones((3, 8, 8), np.float32), spec(1, 8, 8))
+
+    @pytest.mark.parametrize(
+        ("held", "number", "dtype"),
+        [("uint16", 300, "uint8"), ("int64", 40_000, "int16"), ("float64", 1e300, "float32")],
+    )
+    def test_a_number_that_has_no_room_is_refused(self, held, number, dtype):
+        with pytest.raises(
+            InputProblem, match=f"is {dtype}, where there is no room for"
+        ) as refused:
+            conform(np.array([1, number], held), spec(2, dtype=dtype))
+        assert f"{number:g}" in str(refused.value)
+
+    def test_a_single_number_fits_an_input_without_dimensions(self):
+        assert conform(np.array(4, np.int64), spec(dtype="int16")).array.shape == ()
 
     def test_numbers_are_not_cut_off(self):
         with pytest.raises(InputProblem, match="float64 would lose detail"):
