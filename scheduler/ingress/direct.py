@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
+from copy import copy
 from typing import Any
 
 from scheduler.client.call import infer_call
@@ -58,7 +59,10 @@ class DirectDoor:
         )
         body = memoryview(b"".join(call.buffers))
         self._loop.call_soon_threadsafe(self._submit, call.header, body, call.deadline_ns, future)
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            del future, call  # the error's traceback leads here: a cycle would keep the tensors
 
     def _submit(self, header: Header, body: Body, deadline_ns: int, future: Future[Result]) -> None:
         header["budget_ns"] = max(1, deadline_ns - time.monotonic_ns())
@@ -70,7 +74,7 @@ class DirectDoor:
             )
             self._door.intake.submit([submission])
         except LaxityError as error:
-            future.set_exception(error)
+            future.set_exception(copy(error))  # its own traceback leads here too
 
 
 def _end(future: Future[Result], answer: Answer) -> None:

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler.core.outcomes import Outcome
+from scheduler.daemon.submission import Answer
+from scheduler.errors import Overloaded
+from scheduler.ingress.direct import DirectDoor
+
+
+class Refuses:
+    """Stands in for the native door: refuses what comes, at once or in an answer.
+
+    Attributes:
+        kept: The latest body.
+    """
+
+    closing = False
+
+    def __init__(self, at_once: bool) -> None:
+        self.admission = self.intake = self
+        self._at_once = at_once
+
+    def submission(self, _header: Any, body: Any, _tenant: Any, on_end: Any) -> Any:
+        self.kept = weakref.ref(body)
+        if self._at_once:
+            raise Overloaded("full")
+        return on_end
+
+    def submit(self, submissions: list[Any]) -> None:
+        submissions[0](Answer(Outcome.OVERLOADED, "full", {}))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_refused_request_leaves_no_tensors_in_cycles(at_once: bool) -> None:
+    loop, door = asyncio.new_event_loop(), Refuses(at_once)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    gc.disable()
+    try:
+        refuses(DirectDoor(loop, door))  # type: ignore[arg-type]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()  # by then the loop has let go of the request
+        loop.close()
+        gc.enable()
+    assert door.kept() is None
+
+
+def refuses(door: DirectDoor) -> None:
+    with pytest.raises(Overloaded):
+        door.infer("m", {"x": np.ones(1)}, 1_000)
