@@ -235,8 +235,10 @@ def _blocks(found: Study, width: int) -> list[Table]:
         room = width - sum(widths[1:]) - len(widths) - 1
         if room >= min(widths[0], _POLICY_WIDTH):
             break
-    spaced, tight = (_folded(found, room - spaces) for spaces in (2 * len(widths), 0))
-    padding = int(left_out < _FEW and "".join(spaced).count("\n") <= "".join(tight).count("\n"))
+    roomy = room - 2 * len(widths)
+    spaced, tight = _folded(found, roomy), _folded(found, room)
+    has_room = left_out < _FEW and roomy >= min(widths[0], _POLICY_WIDTH)
+    padding = int(has_room and "".join(spaced).count("\n") <= "".join(tight).count("\n"))
     policies = dict(zip(found.policies, spaced if padding else tight, strict=True))
     lines = [heads[0], *(line for name in policies.values() for line in name.split("\n"))]
     widths[0] = max(map(len, lines))

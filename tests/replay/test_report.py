@@ -461,8 +461,9 @@ class TestTerminal:
         assert "mean of 3 cases" in text
 
     @pytest.mark.parametrize("width", [80, 100, 110, 120, 139, 140, 150, 160, 200])
-    def test_nothing_is_cut_off_where_energy_is_told_and_intervals_are_wide(self, width):
-        runs = sweep("goodput", "edf_admit")
+    @pytest.mark.parametrize("other", ["edf", "edf_admit"])
+    def test_nothing_is_cut_off_where_energy_is_told_and_intervals_are_wide(self, other, width):
+        runs = sweep("goodput", other)
         for run in runs:
             run.energy_j, run.cost = 12_345.6 * run.seed, 123.4 / run.seed
         found = study(runs)
