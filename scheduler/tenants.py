@@ -88,8 +88,8 @@ class Tenant(BaseModel):
     request in flight. Half of limits.connections by default."""
 
     queue_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The share of limits.queue_requests, limits.queue_mb, durable.max_tasks and durable.max_mb
-    that it may use."""
+    """The share of limits.queue_requests, limits.queue_mb, doors.held_mb, durable.max_tasks and
+    durable.max_mb that it may use."""
 
     max_priority: Annotated[int, Field(ge=0, le=LOWEST_PRIORITY)] = 0
     """The most urgent priority it may ask for, from 0 (any) to 7."""
