@@ -118,6 +118,13 @@ def test_each_option_of_a_policy_is_told_with_its_default(name):
             assert float(own[1] if own else usual) == option.default
 
 
+def test_each_part_of_the_policies_is_listed():
+    text = (ROOT / "policies" / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\w+\.py)` \|", text, re.M)
+    parts = (ROOT / "policies" / "parts").glob("[!_]*.py")
+    assert sorted(listed) == sorted(part.name for part in parts)
+
+
 def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is_wrong():
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
