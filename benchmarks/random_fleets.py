@@ -1,13 +1,17 @@
 """How policies do on random fleets, which no constant was chosen for.
 
-    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--fleets N] [--first N]
-        [--policy A,B] [--requests N] [--json FILE]
+    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--variants] [--fleets N]
+        [--first N] [--policy A,B] [--requests N] [--json FILE]
 
 A fleet has two to six models that take 1 to 32 ms alone. On a `cpu` they gain at most a fifth from
 batches, and half of them form none; on a `gpu` an item takes a twentieth to a half of that time in
 a batch. Further devices are 0.3 to 3 times as fast, half of them just as fast. Each model has a
 deadline of its own, or a range of them, from 1.5 to 24 times its time alone; loads are 0.5 to 2 of
 the capacity, and arrivals have a CV of 1, 2 or 4.
+
+With `--variants` a model has up to three, each of which takes 0.15 to 0.8 times as long as the one
+before and gives 0.2 to 3 % fewer right answers. Deadlines and capacity are those of the quickest.
+The share of right answers is that of requests answered in time and rightly.
 
 Of each policy but the first, the difference to the first is given with its 95 % confidence interval
 over the fleets, and by load and CV.
@@ -75,6 +79,34 @@ def described(kind: str, devices: int, number: int) -> dict[str, Any]:
     }
 
 
+def with_variants(scenario: dict[str, Any]) -> dict[str, Any]:
+    """The same scenario with up to three variants of each model, the most accurate first."""
+    fleet = scenario["fleet"]
+    chance = random.Random(scenario["about"])
+    models = []
+    for model in fleet["models"]:
+        takes, accuracy = 1.0, 0.95
+        for number in range(chance.choice((1, 2, 2, 3))):
+            times = {key: model[key] * takes for key in ("base_ms", "per_item_ms")}
+            models.append({**model, **times, "variant": f"v{number}", "accuracy": accuracy})
+            takes *= chance.uniform(0.15, 0.8)
+            accuracy -= chance.uniform(0.002, 0.03)
+    return {**scenario, "fleet": {**fleet, "models": models}}
+
+
+def percents(played: Experiment, policy: PolicyChoice) -> tuple[float, float]:
+    """How many percent of the requests are answered in time, and how many in time and rightly."""
+    offers = [offer for target in played.fleet.targets() for offer in target.offers]
+    accuracy = {(offer.model, offer.variant): offer.accuracy or 1.0 for offer in offers}
+    count = on_time = right = 0.0
+    for ending in played.endings(policy, 1):
+        count += 1
+        if ending.in_time and ending.run is not None:
+            on_time += 1
+            right += accuracy[ending.run.model, ending.run.variant]
+    return 100 * on_time / count, 100 * right / count
+
+
 def experiment(scenario: dict[str, Any], requests: int) -> Experiment:
     """The scenario, ready to be played."""
     with TemporaryDirectory() as folder:
@@ -100,6 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--variants", action="store_true", help="models have several")
     parser.add_argument("--fleets", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the number of the first fleet")
     parser.add_argument("--policy", default="goodput,edf", help="separated by commas")
@@ -108,21 +141,28 @@ def main() -> None:
     args = parser.parse_args()
     policies = [PolicyChoice.parse(policy) for policy in args.policy.split(",")]
     shares: dict[str, list[float]] = defaultdict(list)
+    rights: dict[str, list[float]] = defaultdict(list)
     conditions: dict[str, list[int]] = defaultdict(list)
     for index in range(args.fleets):
         scenario = described(args.kind, args.devices, args.first + index)
+        if args.variants:
+            scenario = with_variants(scenario)
         played = experiment(scenario, args.requests)
         workload = scenario["workload"]
         conditions[f"load {workload['load']}"].append(index)
         conditions[f"cv {workload.get('cv', 1)}"].append(index)
         for policy in policies:
-            shares[policy.label].append(100 * played.simulate(policy, 1).on_time_share())
+            on_time, right = percents(played, policy)
+            shares[policy.label].append(on_time)
+            rights[policy.label].append(right)
         found = {name: round(own[-1], 1) for name, own in shares.items()}
         print(f"fleet {args.first + index}:", found, file=sys.stderr)
     first, *others = shares
     figures: dict[str, Any] = {
         "on_time_percent": {name: statistics.fmean(own) for name, own in shares.items()}
     }
+    if args.variants:
+        figures["right_percent"] = {name: statistics.fmean(own) for name, own in rights.items()}
     for name in others:
         gains = [own - base for own, base in zip(shares[name], shares[first], strict=True)]
         figures[f"{name} beyond {first}"] = {

@@ -81,10 +81,7 @@ class Displacement:
             if in_time and self._lost_beside(cheaper, bid) <= request.weight:
                 return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)
-        ladder = bid.curves[0].ladder(0.5)
-        rung = bisect_right(ladder.sizes, len(self._outlook.view.queues[request.kind])) - 1
-        length_ns = ladder.latency_ns[rung]
-        lost = self._lost(cheaper, bid, length_ns) / ladder.sizes[rung]
+        lost, length_ns = self._least_lost(cheaper, bid)
         if lost <= request.weight:
             return None
         why = (
@@ -101,6 +98,20 @@ class Displacement:
             for each in self._coming.groups
             if each.step < step and each.priority <= priority and each.quiet_ns(now_ns) < run_ns
         ]
+
+    def _least_lost(self, others: list[Alike], bid: Bid) -> tuple[float, int]:
+        """The least loss per request behind a run of the queue on a target, and the run's length.
+
+        It counts the variant with the least loss, and the largest batch that the queue fills.
+        """
+        waiting = len(self._outlook.view.queues[bid.kind])
+        least = _INFINITE, 0
+        for curve in bid.curves:
+            ladder = curve.ladder(0.5)
+            rung = bisect_right(ladder.sizes, waiting) - 1
+            length_ns = ladder.latency_ns[rung]
+            least = min(least, (self._lost(others, bid, length_ns) / ladder.sizes[rung], length_ns))
+        return least
 
     def _lost(self, others: list[Alike], bid: Bid, length_ns: int) -> float:
         """The loss behind a run of a length on a target, in units of its requests' weight.

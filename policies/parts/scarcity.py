@@ -12,6 +12,7 @@ what is refused or dropped.
 from __future__ import annotations
 
 from policies.parts.admission import Admission
+from policies.parts.outlook import Bid
 from scheduler.core.requests import Request, RequestClass
 
 LEAST = 0.02
@@ -49,6 +50,17 @@ class Scarcity:
         cost_ns = self._admission.pace(request.kind).cost_ns
         if cost_ns:
             self._per_ns += PRICES * (request.weight / cost_ns - self._per_ns)
+
+    def price(self, bid: Bid) -> float:
+        """What a nanosecond of a target would earn with others, times how likely it is needed.
+
+        Args:
+            bid: What the target offers to the class that it would serve instead.
+        """
+        if self.share < LEAST:
+            return 0.0
+        part = self._admission.pace(bid.kind).parts()[bid.target_id]
+        return self.share * self._per_ns * part
 
     def saved(self, kind: RequestClass) -> tuple[float, float]:
         """The value of the time that serving a request now saves later.

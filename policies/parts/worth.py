@@ -11,6 +11,10 @@ affects the batch size, or there is only one target, scale is longer. Under over
 can wait are worth more, since time is scarce (`parts.scarcity`). The expected loss behind a batch
 is subtracted (`parts.meanwhile`).
 
+That may be a batch of a quick variant of its model. One that the model's owner prefers goes instead
+if it harms no queued request, and if each of its requests gains more in right answers (`LIKED`)
+than it costs: the loss behind the batch, and its time, which has a price while requests are missed.
+
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
 complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen, T. E. Morton,
@@ -19,7 +23,7 @@ complex job shops", Journal of Scheduling 5(3), 2002, after A. P. J. Vepsalainen
 
 from __future__ import annotations
 
-from math import exp, log, log2
+from math import exp, fsum, log, log2
 from operator import itemgetter
 
 from policies.parts.coming import Coming
@@ -28,6 +32,7 @@ from policies.parts.outlook import Bid, Outlook
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate
 from scheduler.core.compiling import mypyc_attr
+from scheduler.core.offers import Offer
 from scheduler.core.requests import Request
 
 CALM = 0.05
@@ -51,14 +56,18 @@ urgent request then need not go to a particular target before others, or compete
 kind; serving it early takes time from all others. From 3 to 6 the gain is the same; with 1.5 it is
 half as large."""
 
+LIKED = 0.01
+"""By how much more right answers a variant is assumed to give than those that its owner lists after
+it, if the stated accuracies say nothing more."""
+
 LEAST_IMPORTANT = 1 << 31
 """A priority number greater than all others."""
 
 _NEVER_NS = 1 << 62
 
-_Ranked = tuple[tuple[float, int], Candidate]
-"""The worth of a batch per nanosecond of its target, its earliest deadline negated, and the
-batch."""
+_Ranked = tuple[tuple[float, int], Candidate, float]
+"""The worth of a batch per nanosecond of its target and its earliest deadline negated; the batch;
+and the loss behind it."""
 
 _rank = itemgetter(0)
 
@@ -108,11 +117,12 @@ class Worth:
             scale *= NO_CHOICE
         scale_ns = scale * max([candidate.latency_ns for candidate in found])
         ranked = self._ranked(found, losses, scale_ns)
-        (worth, _), best = self._best(ranked)
+        (worth, _), best, _ = self._best(ranked)
         priorities = [candidate.priority for candidate in found]
         first = min(priorities)
         if first < max(priorities):
-            (urgent, _), choice = self._best([each for each in ranked if each[1].priority == first])
+            important = [each for each in ranked if each[1].priority == first]
+            (urgent, _), choice, _ = self._best(important)
             if not self._harms(choice) or self._harms(best, best.priority):
                 return choice, urgent
         return best, worth
@@ -156,7 +166,7 @@ class Worth:
             if elsewhere_ns <= deadline_ns:
                 whole *= ELSEWHERE
             worth = (whole - lost) / candidate.latency_ns
-            ranked.append(((worth, -deadline_ns), candidate))
+            ranked.append(((worth, -deadline_ns), candidate, lost))
         return ranked
 
     def _crowd(self, candidate: Candidate) -> float:
@@ -170,12 +180,22 @@ class Worth:
         return exp(CROWD * log2(own_ns / least_ns) * log(len(candidate.queue)))
 
     def _best(self, ranked: list[_Ranked]) -> _Ranked:
-        """The best batch with a preferred variant, or with any if that harms others."""
-        preferred = [each for each in ranked if each[1].offer is each[1].bid.offers[0]]
-        best = max(preferred or ranked, key=_rank)
-        if len(preferred) < len(ranked) and (not preferred or self._harms(best[1])):
-            harmless = [each for each in ranked if not self._harms(each[1])]
-            best = max(harmless or ranked, key=_rank)
+        """The best batch, or one of the same class with a variant that is preferred and pays."""
+        best = max(ranked, key=_rank)
+        bid, offer = best[1].bid, best[1].offer
+        if offer is bid.offers[0]:
+            return best
+        price = self._scarcity.price(bid)
+        for preferred in bid.offers[: bid.offers.index(offer)]:
+            rivals = [each for each in ranked if each[1].offer is preferred and each[1].bid is bid]
+            if not rivals:
+                continue
+            rival = max(rivals, key=_rank)
+            batch = rival[1].batch
+            gain = _gain(preferred, offer) * fsum([request.weight for request in batch])
+            more = _cost(rival, price) - _cost(best, price)
+            if len(batch) * more <= gain and not self._harms(rival[1]):
+                return rival
         return best
 
     def _harms(self, candidate: Candidate, before: int = LEAST_IMPORTANT) -> bool:
@@ -210,3 +230,16 @@ class Worth:
                 if done_ns < soonest_ns:
                     soonest_ns = done_ns
         return soonest_ns
+
+
+def _cost(each: _Ranked, price: float) -> float:
+    """What a batch costs others, per request; `price` is that of a nanosecond of its target."""
+    _, candidate, lost = each
+    return (lost + price * candidate.latency_ns) / len(candidate.batch)
+
+
+def _gain(preferred: Offer, other: Offer) -> float:
+    """By how much more right answers a variant gives than another, as a share of all."""
+    if preferred.accuracy is None or other.accuracy is None:
+        return LIKED
+    return max(LIKED, preferred.accuracy - other.accuracy)

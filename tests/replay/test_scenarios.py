@@ -41,7 +41,11 @@ def test_they_cover_what_they_should():
     assert any(step[1] == 2 for truth in truths for step in truth.drift)
     base_ns = [scenario.fleet.base_ns().values() for scenario in SCENARIOS.values()]
     assert max(max(each) / min(each) for each in base_ns) > 100
-    assert 15 <= len(SCENARIOS) <= 31
+    variants = [
+        Counter(o.model for o in d.spec.offers) for s in SCENARIOS.values() for d in s.fleet.devices
+    ]
+    assert any(count > 1 for each in variants for count in each.values())
+    assert 15 <= len(SCENARIOS) <= 32
 
 
 @pytest.mark.parametrize("name", ["device-dies", "link-stalls", "drift-2x"])

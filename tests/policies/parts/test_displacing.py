@@ -96,6 +96,14 @@ def test_what_costs_others_more_than_it_is_worth_is_refused_with_the_reason():
     box.watch.close()
 
 
+def test_a_model_with_a_quick_variant_costs_the_others_no_more_than_that_takes():
+    quick = offer("long", "quick", base_ms=0, item_ms=2, sizes=(1,), rank=1)
+    box = Box(target("cpu:0", alone("short", 1), alone("long", 1), quick))
+    box.hear(64, every_ms=10, budget_ms=20)
+    assert box.ask(LONG, 10_000) is None
+    box.watch.close()
+
+
 @pytest.mark.parametrize("rest", [{"weight": 20.0}, {"priority": 2}, {"accept_late": True}])
 def test_it_is_admitted_where_it_is_worth_more_or_more_important_or_may_be_late(rest):
     box = Box()

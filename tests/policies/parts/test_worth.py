@@ -25,7 +25,7 @@ class Reckoning(Worth):
     def _ranked(self, found, losses, scale_ns):
         self.scales.append(round(scale_ns / max(each.latency_ns for each in found), 6))
         ranked = super()._ranked(found, losses, scale_ns)
-        for ((worth, _), candidate), lost in zip(ranked, losses, strict=True):
+        for (worth, _), candidate, lost in ranked:
             plain = self._by_the_formula(candidate, scale_ns) - lost
             self.reckoned.append((candidate, worth, plain / candidate.latency_ns))
         return ranked
@@ -119,3 +119,28 @@ def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
     )
     for _, worth, plain in Reckoning.reckoned:
         assert worth == pytest.approx(plain, rel=1e-9, abs=1e-15)
+
+
+VARIANTS = """
+about: One device and a model with two variants
+fleet:
+  models:
+    - {name: m, variant: large, base_ms: 0, per_item_ms: 10, batches: [1], accuracy: 0.9}
+    - {name: m, variant: small, base_ms: 0, per_item_ms: 4, batches: [1], accuracy: SMALL}
+  boxes: [{devices: [{id: "cpu:0"}]}]
+workload: {requests: 3000, process: poisson, load: LOAD, mix: [{model: m, deadline_ms: 60}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("load", "small", "least", "most"),
+    [(0.1, 0.89, 1.0, 1.0), (0.7, 0.89, 0.05, 0.3), (0.7, 0.1, 0.5, 1.0), (1.3, 0.89, 0.0, 0.02)],
+)
+def test_the_preferred_variant_runs_where_its_time_costs_less_than_it_is_better(
+    tmp_path: Path, load: float, small: float, least: float, most: float
+) -> None:
+    file = tmp_path / "variants.yaml"
+    file.write_text(VARIANTS.replace("LOAD", str(load)).replace("SMALL", str(small)))
+    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
+    ran = [ending.run.variant for ending in endings if ending.run is not None]
+    assert least <= ran.count("large") / len(ran) <= most
