@@ -14,7 +14,7 @@ Weights are multiplied by the odds of being in time (`parts.odds`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from itertools import accumulate, pairwise
 from math import exp, fsum
 from operator import mul
@@ -188,6 +188,7 @@ class Coming:
         self._came: deque[_Came] = deque(maxlen=RECENT)
         self._uncounted = 0
         self._known: dict[_Shared, Alike] = {}
+        self._counts: Counter[RequestClass] = Counter()
         self._worth = 0.0
 
     def served(self, place: Place) -> None:
@@ -237,9 +238,8 @@ class Coming:
         self.groups = groups
         span = float(before_ns - first_ns)
         self.uneven = (len(kinds) - 1) * squares / (2.0 * max(1.0, span**2))
-        # A class that makes up nearly all of them is among a few samples.
-        most = max([kinds.count(kind) for kind in set(kinds[:: len(kinds) // 4])])
-        self.is_one = most >= (1.0 - RARE) * len(kinds)
+        self._counts = Counter(kinds)
+        self.is_one = max(self._counts.values()) >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}
         for each in groups:
             each.counted()
@@ -249,6 +249,10 @@ class Coming:
     def since_ns(self) -> int:
         """The time in which the recent requests arrived."""
         return max(1, self._outlook.view.now_ns - self._came[0][0])
+
+    def expected(self, kind: RequestClass, within_ns: int) -> float:
+        """How many requests of a class are expected within a time, judged by the recent ones."""
+        return self._counts[kind] * max(0, within_ns) / self.since_ns()
 
     def odds(self, bid: Bid) -> float:
         """How likely a request is in time, relative to the usual quantile (`parts.odds`)."""

@@ -6,7 +6,9 @@ proportion to its part of the rate at which all targets serve the arrivals. Only
 less per weight than the request, and have at least its priority, count. If they need a share rho of
 the target's time, what waits behind the run delays as much again times rho, and so on: all in all
 1 / (1 - rho) times the run. The loss is multiplied by the first two terms of that, 1 + rho, because
-what is lost delays nobody.
+what is lost delays nobody. A batch shares its loss among its requests. The variant and the size
+with the least loss for each count, of the batches that are filled by what is queued and what is
+expected to come while the request can wait.
 
 If that loss exceeds the request's worth, the request is still admitted if it may run on a target
 beside which there is enough room for the cheaper arrivals: they are then late only if they wait too
@@ -81,7 +83,8 @@ class Displacement:
             if in_time and self._lost_beside(cheaper, bid) <= request.weight:
                 return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)
-        lost, length_ns = self._least_lost(cheaper, bid)
+        slack_ns = request.deadline_ns - self._outlook.done_ns(bid)
+        lost, length_ns = self._least_lost(cheaper, bid, slack_ns)
         if lost <= request.weight:
             return None
         why = (
@@ -99,18 +102,27 @@ class Displacement:
             if each.step < step and each.priority <= priority and each.quiet_ns(now_ns) < run_ns
         ]
 
-    def _least_lost(self, others: list[Alike], bid: Bid) -> tuple[float, int]:
-        """The least loss per request behind a run of the queue on a target, and the run's length.
+    def _least_lost(self, others: list[Alike], bid: Bid, slack_ns: int) -> tuple[float, int]:
+        """The least loss per request behind a run of its class on a target, and the run's length.
 
-        It counts the variant with the least loss, and the largest batch that the queue fills.
+        It counts the variant and the batch with the least loss, of those that are filled by what is
+        queued and what comes while the request can wait.
+
+        Args:
+            others: The groups that could be lost.
+            bid: What the target offers to the class.
+            slack_ns: How long the request can wait.
         """
-        waiting = len(self._outlook.view.queues[bid.kind])
+        company = self._coming.expected(bid.kind, slack_ns)
+        waiting = len(self._outlook.view.queues[bid.kind]) + int(company)
         least = _INFINITE, 0
         for curve in bid.curves:
             ladder = curve.ladder(0.5)
-            rung = bisect_right(ladder.sizes, waiting) - 1
-            length_ns = ladder.latency_ns[rung]
-            least = min(least, (self._lost(others, bid, length_ns) / ladder.sizes[rung], length_ns))
+            for at in range(bisect_right(ladder.sizes, waiting)):
+                length_ns = ladder.latency_ns[at]
+                lost = self._lost(others, bid, length_ns) / ladder.sizes[at]
+                if lost < least[0]:
+                    least = lost, length_ns
         return least
 
     def _lost(self, others: list[Alike], bid: Bid, length_ns: int) -> float:

@@ -225,6 +225,34 @@ def test_it_runs_in_the_largest_where_the_others_can_wait_or_are_less_important(
     box.watch.close()
 
 
+COMPANY = """
+about: On a GPU, frames that can wait beside some that can't and mostly find it busy anyway
+fleet:
+  models:
+    - {name: table, base_ms: 21, per_item_ms: 7, batches: [1, 2, 4, 8, 16]}
+    - {name: frame, base_ms: 13, per_item_ms: 1, batches: [1, 2, 4, 8, 16]}
+    - {name: short, base_ms: 0.4, per_item_ms: 0.1, batches: [1, 2, 4, 8, 16]}
+  boxes: [{devices: [{id: "gpu:0"}]}]
+workload:
+  requests: 2000
+  process: poisson
+  rate_per_s: 120
+  mix:
+    - {model: table, share: 1, deadline_ms: {uniform: [115, 270]}}
+    - {model: frame, share: 1, deadline_ms: {uniform: [80, 310]}}
+    - {model: short, share: 1, deadline_ms: 2.5}
+"""
+
+
+def test_a_run_costs_others_less_per_request_where_it_will_be_a_large_batch(tmp_path):
+    """Counted alone, nearly all of them would be refused."""
+    file = tmp_path / "company.yaml"
+    file.write_text(COMPANY)
+    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
+    tables = [ending.in_time for ending in endings if ending.arrival.kind.model == "table"]
+    assert sum(tables) > 0.9 * len(tables)
+
+
 def test_long_deadlines_beside_short_ones():
     experiment = load_scenario(FOLDER / "deadlines-unlike.yaml").experiment(requests=2_000)
     shares = {
