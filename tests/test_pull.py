@@ -67,7 +67,7 @@ def box(shelf: Path) -> Iterator[str]:
 
     async def open_door() -> tuple[asyncio.Server, NativeDoor]:
         driver = Driver()
-        driver.on_catalog("cpu:0", [card("relu"), card("other")], [])
+        driver.catalog.learn("cpu:0", [card("relu"), card("other")], [])
         spec = TargetSpec("cpu:0", (Offer("relu", "only", "r", {1: (1,)}),))
         driver.core.handle(TargetUp(spec), 1)
         access = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])

@@ -308,7 +308,7 @@ def test_time_begins_when_the_first_request_is_found(box):
 
 @pytest.mark.parametrize(("target", "told"), [("cpu:0", False), ("cache", True)])
 def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target, told):
-    def play(url, arrivals, on_end, processes):
+    def play(url, arrivals, on_end, processes, progress):
         for number, arrival in enumerate(arrivals):
             where = target if number else "cpu:0"
             on_end(LiveEnding(number, arrival, 0, "completed", MS, target=where))
