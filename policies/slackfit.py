@@ -6,8 +6,8 @@ that keeps that request in time. If no accuracy is stated, the owner's order of 
 As load rises, queues grow, slack shrinks, and faster variants are chosen.
 
 Inputs: deadlines, latencies, accuracies of the variants. Wins with models that have several
-variants and bursty load: accuracy degrades first. Loses with a single variant (where it equals
-`edf`), and under lasting overload, where it serves requests that are nearly lost.
+variants where accuracy matters more than a few late requests. Loses with a single variant (where it
+equals `edf`), and under lasting overload, where it serves requests that are nearly lost.
 
 Source: A. Khare et al., "SuperServe: Fine-Grained Inference Serving for Unpredictable Workloads",
 NSDI 2025 (the SlackFit policy).
