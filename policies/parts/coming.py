@@ -174,7 +174,7 @@ class Coming:
         least_slack_ns: A run that is no longer than this makes no arrival late, on any target.
         is_one: Whether all arrivals are of one class, apart from a share of at most `RARE`.
         uneven: How much longer they wait than if they came independently: (1 + CV**2) / 2 of the
-            gaps between them, as in Kingman's formula.
+            gaps between them, as in Kingman's formula; 1 if all came at once.
     """
 
     def __init__(self, outlook: Outlook, admission: Admission) -> None:
@@ -237,7 +237,7 @@ class Coming:
             before_ns = at_ns
         self.groups = groups
         span = float(before_ns - first_ns)
-        self.uneven = (len(kinds) - 1) * squares / (2.0 * max(1.0, span**2))
+        self.uneven = (len(kinds) - 1) * squares / (2.0 * span**2) if span else 1.0
         self._counts = Counter(kinds)
         self.is_one = max(self._counts.values()) >= (1.0 - RARE) * len(kinds)
         self._known = {(each.priority, each.step, each.target_ids): each for each in groups}

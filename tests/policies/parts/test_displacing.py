@@ -180,6 +180,13 @@ def test_what_comes_in_bursts_needs_more_room(burst, admitted):
     assert (box.ask(LONG, 10_000) is None) == admitted
 
 
+def test_what_came_all_at_once_says_nothing_of_how_it_comes():
+    box = Box(NEAR, replace(NEAR, id="cpu:1"))
+    box.hear(16, every_ms=0, budget_ms=20)
+    box.until(40)
+    assert box.ask(LONG, 10_000) is None
+
+
 def test_a_device_that_does_not_serve_what_is_short_is_free_for_what_is_long():
     both = NEAR.offers
     box = Box(replace(NEAR, offers=both[:1]), replace(NEAR, id="gpu:0", offers=both[1:]))
