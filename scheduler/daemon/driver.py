@@ -149,23 +149,24 @@ class Driver:
         self.catalog.learn(target_id, cards, problems, own)
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
-        if own and cards and not self._is_up(target_id):
-            self.on_up(self._reached(target_id), self.catalog.variants(target_id))
+        if own and cards:
+            self._expect(target_id)
 
     def on_offer(self, target_id: str, offer: Offer) -> None:
         """Adds a variant that the device can run."""
-        if self._is_up(target_id):
-            self._learn_offers(target_id, (offer,))
-            self._handle(TargetReport(target_id, (offer,)))
-        else:
-            self.on_up(self._reached(target_id, offer), self.catalog.variants(target_id))
+        self._expect(target_id)
+        self._learn_offers(target_id, (offer,))
+        self._handle(TargetReport(target_id, (offer,)))
+
+    def _expect(self, target_id: str) -> None:
+        """Brings a device up, unless it is, to report what its catalog lists."""
+        if not self._is_up(target_id):
+            spec = reached_over(TargetSpec(target_id), *self._ways[target_id].transfer_ns)
+            self.on_up(spec, self.catalog.variants(target_id))
 
     def _is_up(self, target_id: str) -> bool:
         target = self.core.targets.get(target_id)
         return target is not None and target.up
-
-    def _reached(self, target_id: str, *offers: Offer) -> TargetSpec:
-        return reached_over(TargetSpec(target_id, offers), *self._ways[target_id].transfer_ns)
 
     def on_up(self, spec: TargetSpec, awaited: Iterable[tuple[str, str]] = ()) -> None:
         """A target is up; besides what `spec` offers, it may report these models and variants."""

@@ -490,7 +490,7 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
         journal = Journal(tmp_path / "j", ("broken", {}), limits, clock_ns=lambda: 0)
         driver = Driver(("broken", {}), limits, lambda: next(clock), journal)
         driver.add_device("cpu:0", tmp_path / "nobody.sock")
-        driver.on_offer("cpu:0", offer())
+        driver.on_up(TargetSpec("cpu:0", (offer(),)))
         answers: list[Any] = []
         asked = Submission(
             RequestClass("m"), [], memoryview(b""), 10**12, 3, 1.0, False, answers.append
