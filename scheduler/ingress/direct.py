@@ -75,9 +75,15 @@ class DirectDoor:
             self._door.intake.submit([submission])
         except LaxityError as error:
             future.set_exception(copy(error))  # its own traceback leads here too
+        except Exception:
+            if not future.done():
+                future.set_exception(LaxityError("internal error of the box; see its log"))
+            raise  # to the loop, which logs it
 
 
 def _end(future: Future[Result], answer: Answer) -> None:
+    if future.done():  # after an internal error
+        return
     if answer.outputs is None or answer.offer is None:
         error = error_from_code(answer.outcome.value, answer.reason, answer.detail)
         future.set_exception(error)

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.submission import Answer
-from scheduler.errors import Overloaded
+from scheduler.errors import LaxityError, Overloaded
 from scheduler.ingress.direct import DirectDoor
 
 
@@ -57,3 +57,44 @@ def test_a_refused_request_leaves_no_tensors_in_cycles(at_once: bool) -> None:
 def refuses(door: DirectDoor) -> None:
     with pytest.raises(Overloaded):
         door.infer("m", {"x": np.ones(1)}, 1_000)
+
+
+class Broken:
+    """Stands in for the native door: fails before the request is taken in, or after.
+
+    Attributes:
+        ends: The answer's way to the caller, once the request is taken in.
+    """
+
+    closing = False
+
+    def __init__(self, taken_in: bool) -> None:
+        self.admission = self.intake = self
+        self._taken_in = taken_in
+
+    def submission(self, _header: Any, _body: Any, _tenant: Any, on_end: Any) -> Any:
+        if not self._taken_in:
+            raise RuntimeError("a fault")
+        return on_end
+
+    def submit(self, submissions: list[Any]) -> None:
+        (self.ends,) = submissions
+        raise RuntimeError("a fault")
+
+
+@pytest.mark.parametrize("taken_in", [False, True])
+def test_a_fault_of_the_box_is_answered_once_and_logged(taken_in: bool) -> None:
+    loop, door, logged = asyncio.new_event_loop(), Broken(taken_in), []
+    loop.set_exception_handler(lambda _loop, told: logged.append(told["exception"]))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        with pytest.raises(LaxityError, match="internal error of the box; see its log"):
+            DirectDoor(loop, door).infer("m", {"x": np.ones(1)}, 1_000)  # type: ignore[arg-type]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+    if taken_in:
+        door.ends(Answer(Outcome.EXPIRED, "the deadline passed", {}))
+    assert [str(error) for error in logged] == ["a fault"]
