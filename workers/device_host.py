@@ -130,9 +130,12 @@ class DeviceHost:
         self._again = MeasuringAgain(
             self.repository, self._residency, self._lock, self._running, effort
         )
-
         self._spare = SpareMemory(
-            self._residency, self.repository.models, self._lock, lambda: self._again.idle_s
+            self._residency,
+            self.repository.models,
+            self._lock,
+            self._running,
+            lambda: self._again.idle_s,
         )
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:

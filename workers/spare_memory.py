@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 
 from workers.memory import resident_bytes
 from workers.model import Model
-from workers.residency import Residency
+from workers.residency import Key, Residency
 from workers.sampling import sample_items
 
 SPARE_BYTES = 256_000_000
@@ -24,6 +25,7 @@ class SpareMemory:
         residency: The variants in memory, and their runners.
         models: The models, by name.
         lock: Held while something runs.
+        running: Given a variant and a number of items, makes the context in which they run.
         idle_s: Returns how long the device has served nothing, in seconds.
         resident: Returns the memory that the process uses, in bytes.
     """
@@ -33,6 +35,7 @@ class SpareMemory:
         residency: Residency,
         models: Mapping[str, Model],
         lock: threading.RLock,
+        running: Callable[[Key, int], AbstractContextManager[None]],
         idle_s: Callable[[], float],
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
@@ -40,6 +43,7 @@ class SpareMemory:
         self._residency = residency
         self._models = models
         self._lock = lock
+        self._running = running
         self._idle_s = idle_s
         self._resident = resident
         self._needed: int | None = None
@@ -56,7 +60,8 @@ class SpareMemory:
             try:
                 if self._residency.is_loaded(key):
                     items = sample_items(self._models[key[0]], 1)
-                    self._residency.runner(key).give_back(items)
+                    with self._running(key, 1):
+                        self._residency.runner(key).give_back(items)
             finally:
                 self._lock.release()
         self._needed = self._resident()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytest
@@ -44,7 +46,9 @@ def run(residency, count):
 def test_a_device_that_idles_gives_back_what_a_large_batch_took(residency):
     model, residency = residency
     idle_s = IDLE_S
-    spare = SpareMemory(residency, {"relu": model}, threading.RLock(), lambda: idle_s)
+    spare = SpareMemory(
+        residency, {"relu": model}, threading.RLock(), lambda *_: nullcontext(), lambda: idle_s
+    )
     run(residency, 1)
     spare.look()
     before = resident_bytes()
@@ -59,14 +63,21 @@ def test_a_device_that_idles_gives_back_what_a_large_batch_took(residency):
         assert run(residency, 3) == ([0, 0, 0], 3)
 
 
-def test_little_is_kept(residency):
+def test_little_is_kept_and_giving_back_is_watched_like_a_batch(residency):
     model, residency = residency
     taken = 10**9
-    spare = SpareMemory(
-        residency, {"relu": model}, threading.RLock(), lambda: IDLE_S, lambda: taken
-    )
     ran: list[object] = []
-    residency.runner(KEY).give_back = ran.append
+
+    @contextmanager
+    def running(*batch: object) -> Iterator[None]:
+        ran.append(batch)
+        yield
+        ran.append("ended")
+
+    spare = SpareMemory(
+        residency, {"relu": model}, threading.RLock(), running, lambda: IDLE_S, lambda: taken
+    )
+    residency.runner(KEY).give_back = lambda _items: ran.append("gave back")
     spare.look()
     taken += SPARE_BYTES - 1
     spare.look()
@@ -74,4 +85,4 @@ def test_little_is_kept(residency):
     taken += 1
     spare.look()
     spare.look()  # what could not be given back is not asked for again and again
-    assert len(ran) == 1
+    assert ran == [(KEY, 1), "gave back", "ended"]
