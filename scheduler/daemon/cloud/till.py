@@ -227,11 +227,10 @@ class Till:
 
     def _wait_ns(self, requests: int, seconds: float) -> float:
         """How long until a batch can be paid: 0 if it can be now, infinite if it never can."""
-        cost = self._cost(requests, seconds)
-        if self._purse.left() >= cost:
-            return 0
-        wait_s = self._purse.affordable_in_s(cost)
-        return inf if wait_s is None else int(wait_s * 1e9) + 1
+        wait_s = self._purse.affordable_in_s(self._cost(requests, seconds))
+        if not wait_s:
+            return inf if wait_s is None else 0
+        return int(wait_s * 1e9) + 1
 
     def _cost(self, requests: int, seconds: float) -> float:
         return self._per_request * requests + self._per_s * seconds

@@ -18,6 +18,10 @@ log = structlog.get_logger()
 _STEP_S = 60
 """Spending is remembered by the minute."""
 
+_ROUNDING = 1e-10
+"""Share of the smallest budget by which a cost may exceed what is left: adding up is no more exact,
+and a budget of 0.3 must pay for three times 0.1."""
+
 _LEASE = 0.01
 """Share of the smallest budget that is recorded as spent in advance, so that not every batch waits
 for the disk; a restart loses no more than this."""
@@ -60,9 +64,9 @@ class Purse:
         if not self.budgets or not cost:
             self.spent += cost
             return True
-        now_s = self._now_s()
-        if cost > self.left(now_s):
+        if self.affordable_in_s(cost) != 0.0:
             return False
+        now_s = self._now_s()
         self._add(now_s, cost)
         if cost > self._lease:
             ahead = min(_LEASE * min(self.budgets.values()), self.left(now_s))
@@ -93,9 +97,10 @@ class Purse:
         )
 
     def affordable_in_s(self, cost: float) -> float | None:
-        """How long until an amount may be spent; None if it exceeds a whole budget."""
+        """How long until an amount may be spent; 0 if it may now, None if it exceeds a budget."""
         if not self.budgets:
             return 0.0
+        cost -= _ROUNDING * min(self.budgets.values())
         if cost > min(self.budgets.values()):
             return None
         now_s = self._now_s()

@@ -41,6 +41,16 @@ def test_what_was_spent_is_told_without_what_adding_up_left_behind(tmp_path: Pat
     assert (told["spent"], told["budgets"][0]["spent"]) == (0.3, 0.3)
 
 
+@pytest.mark.parametrize(("budget", "cost"), [(0.3, 0.1), (0.7, 0.1), (1.0, 0.001)])
+def test_adding_up_takes_nothing_from_a_budget(tmp_path: Path, clock, budget: float, cost: float):
+    purse, times = Purse({HOUR: budget}, tmp_path / "spent.json", clock), round(budget / cost)
+    assert all(purse.reserve(cost) for _ in range(times))
+    assert not purse.reserve(cost)
+    wait_s = purse.affordable_in_s(cost * times)
+    assert wait_s is not None
+    assert wait_s > HOUR
+
+
 def test_a_budget_is_for_any_hour_not_for_calendar_hours(tmp_path: Path, clock):
     purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
     assert purse.reserve(10.0)
