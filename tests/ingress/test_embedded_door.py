@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,12 @@ def test_wrong_requests_are_refused_in_the_door(box: OneModel) -> None:
     assert ask(box, "POST", INFER, b"{").status == 400
     assert ask(box, "GET", "/v3").status == 404
     assert ask(box, "DELETE", "/v2").status == 405
+
+
+def test_the_version_is_that_which_runs(box: OneModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = said(ask(box, "GET", "/v2"))["version"]
+    monkeypatch.setattr(metadata, "version", lambda _: "what was installed since")
+    assert said(ask(box, "GET", "/v2"))["version"] == before
 
 
 def test_head_is_answered_like_get(box: OneModel) -> None:

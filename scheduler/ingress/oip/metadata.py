@@ -27,12 +27,14 @@ EXTENSIONS = (
 )
 PLATFORM = "laxity"
 
+_VERSION = metadata.version("laxity")  # on disk there may be another one later
+
 
 def server_metadata() -> dict[str, Any]:
     """Name, version and extensions."""
     return {
         "name": "laxity",
-        "version": metadata.version("laxity"),
+        "version": _VERSION,
         "extensions": [*EXTENSIONS, *(ENCODING_EXTENSION + name for name in accepted())],
     }
 
