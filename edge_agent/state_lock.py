@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_agent.errors import AgentError
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 @contextmanager
@@ -22,9 +25,10 @@ def made(state_dir: Path) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
+        mend = "make room" if error.errno in _FULL else "let this user write"
         raise AgentError(
-            f"the state folder {state_dir} can't be written: {error.strerror}; let this user write "
-            "there, or set another state_dir"
+            f"the state folder {state_dir} can't be written: {error.strerror}; {mend} there, or "
+            "set another state_dir"
         ) from None
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from edge_agent.errors import AgentError
+from edge_agent.state_lock import made
 
 
 def edge_agent(*words: str) -> subprocess.CompletedProcess[str]:
@@ -75,6 +80,12 @@ def test_a_state_dir_that_can_not_be_written_to_is_told(tmp_path):
         f"the state folder {file} can't be written: File exists; let this user write there, or "
         "set another state_dir"
     )
+
+
+def test_a_state_dir_on_a_full_disk_needs_room(tmp_path):
+    told = "the state folder .* can't be written: No space left on device; make room there, or set"
+    with pytest.raises(AgentError, match=told), made(tmp_path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_too_few_open_files_are_told_before_anything_starts(write):
