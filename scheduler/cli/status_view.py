@@ -122,6 +122,8 @@ def _targets(status: Answer) -> RenderableType:
         )
         if ready and not target["up"] and "way" not in target:
             what = "ready, but it has no model that it can run"
+        if target.get("emulated"):
+            what = f"emulated, so it answers zeros; {what}"
         if target["up"] and (late_ns := target.get("overdue_ns", 0)) >= _LONG_OVERDUE_NS:
             style, what = "yellow", f"a batch should have been over {duration(late_ns / 1e9)} ago"
         if breaker.get("state") == "open":

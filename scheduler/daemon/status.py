@@ -63,6 +63,7 @@ def about(target: TargetState | None, now_ns: int) -> dict[str, Any]:
             "transfer_ns": (0, 0.0),
             "lead_ns": 0,
             "costs": {},
+            "emulated": False,
         }
     spec = target.spec
     return {
@@ -86,4 +87,5 @@ def about(target: TargetState | None, now_ns: int) -> dict[str, Any]:
             "cost_per_s": spec.cost_per_s,
             "cost_per_kwh": spec.cost_per_kwh,
         },
+        "emulated": any(o.runtime == "emulated" for of in target.offers.values() for o in of),
     }

@@ -145,6 +145,8 @@ def _targets(targets: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     yield _gauge(
         "target_batches", "Batches at the target now", *((named(t), t["runs"]) for t in targets)
     )
+    if made_up := [(named(t), 1) for t in targets if t.get("emulated")]:
+        yield _gauge("target_emulated", "1 for a target that is emulated", *made_up)
     promises = [
         ({"target": t["id"], "quantile": f"{c['promised']:g}"}, c)
         for t in targets

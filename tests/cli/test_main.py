@@ -407,6 +407,13 @@ class TestStatus:
         told = "a batch should have been over 4 s ago" in console.file.getvalue()
         assert told == is_said
 
+    def test_an_emulated_device_is_said_to_be_one(self):
+        targets: Any = STATUS["targets"]
+        console = Console(file=StringIO(), width=200, color_system=None)
+        console.print(status_view({**STATUS, "targets": [{**targets[0], "emulated": True}]}))
+        assert isinstance(console.file, StringIO)
+        assert "emulated, so it answers zeros; ready" in console.file.getvalue()
+
     @pytest.mark.parametrize("width", [60, 80, 140])
     def test_no_name_or_figure_is_cut_off_at_any_width(self, width):
         console = Console(file=StringIO(), width=width, color_system=None)

@@ -71,6 +71,7 @@ def test_both_devices_serve_and_an_emulated_answer_says_so(tcp_url: str) -> None
     with Client(tcp_url, token=TOKEN) as client:
         targets = {target["id"]: target for target in client.status()["targets"]}
         assert [target["up"] for target in targets.values()] == [True, True, False]
+        assert [target["emulated"] for target in targets.values()] == [False, True, False]
         assert targets["npu:7"]["progress"]["text"].startswith("not used: ")
         futures = [client.submit("relu", X, deadline_ms=5000) for _ in range(400)]
         by_target = {result.target: result for result in (f.result() for f in futures)}

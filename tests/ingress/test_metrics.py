@@ -81,6 +81,13 @@ def test_a_box_tells_of_itself():
     assert found["laxity_target_throttled", "cpu:0"] == 1
 
 
+def test_which_devices_are_emulated_is_told():
+    devices = [{**DEVICE, "emulated": False}, {**DEVICE, "id": "npu:0", "emulated": True}]
+    found = told({**STATUS, "targets": devices})
+    assert found["laxity_target_emulated", "npu:0"] == 1
+    assert ("laxity_target_emulated", "cpu:0") not in found
+
+
 def test_a_jetson_tells_how_often_it_drew_too_much():
     device = {**DEVICE, "telemetry": {"over_current_events": 4}}
     found = told({**STATUS, "targets": [device]})
