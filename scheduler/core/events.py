@@ -78,12 +78,14 @@ class TargetDown:
         returns_in_ns: How long until it is expected back; None if it is not.
         blameless: Whether no request can have brought it down, e.g. because the link to it broke.
             What it was running then loses no attempt and may still be batched.
+        removed: Whether it is gone for good, and is forgotten. It may have been down before.
     """
 
     target_id: str
     reason: str
     returns_in_ns: int | None = None
     blameless: bool = False
+    removed: bool = False
 
 
 @sealed(frozen=True, slots=True)

@@ -219,6 +219,8 @@ class Scheduler:
         target.up = False
         back_ns = event.returns_in_ns
         target.returns_ns = None if back_ns is None else self.now_ns + back_ns
+        if event.removed:
+            del self.targets[event.target_id]
         self._fleet_changed()
         self._lose_runs(target, event.reason, event.blameless)
         self._end_unservable_by(target, event.reason)

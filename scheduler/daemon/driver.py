@@ -126,8 +126,10 @@ class Driver:
     async def remove_target(self, target_id: str, reason: str) -> None:
         """Removes a target for good; requests it was running go elsewhere or end."""
         way = self._ways.pop(target_id)
-        self._lose(target_id, TargetDown(target_id, reason, None, blameless=True))
+        if target_id in self.core.targets:
+            self._lose(TargetDown(target_id, reason, blameless=True, removed=True))
         self.catalog.forget(target_id)
+        self._energy.forget(target_id)
         await way.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
@@ -241,19 +243,16 @@ class Driver:
             return
         # Ray restarts a lost worker; a target behind a broken link is only unreachable.
         way.progress = (0, 0, reason if blameless else "restarting")
-        if self._lose(target_id, TargetDown(target_id, reason, way.away_ns, blameless)):
+        if self._is_up(target_id):
+            if not self._drained:  # once drained, the whole box is shutting down
+                log.warning("target lost", target=target_id, reason=reason)
+            self._lose(TargetDown(target_id, reason, way.away_ns, blameless))
             way.lost_ns = self.clock_ns()
 
-    def _lose(self, target_id: str, event: TargetDown) -> bool:
-        """Tells the core that a target is down, unless it knows; returns whether it was news."""
-        if not self._is_up(target_id):
-            return False
-        if not self._drained:  # once drained, the whole box is shutting down
-            log.warning("target lost", target=target_id, reason=event.reason)
-        for run_id in self.core.targets[target_id].runs:
+    def _lose(self, event: TargetDown) -> None:
+        for run_id in self.core.targets[event.target_id].runs:
             del self._runs[run_id]
         self._handle(event)
-        return True
 
     # -- requests
 

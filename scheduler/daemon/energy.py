@@ -38,6 +38,11 @@ class EnergyAccount:
         else:
             self.offers.pop(key, None)
 
+    def forget(self, target_id: str) -> None:
+        """Forgets a target that is removed."""
+        self.offers = {key: offer for key, offer in self.offers.items() if key[0] != target_id}
+        self._taken_uj.pop(target_id, None)
+
     def count(self, dispatch: Dispatch) -> None:
         """Adds the energy of a finished batch."""
         target_id = dispatch.target_id

@@ -237,6 +237,8 @@ class Journal:
                 self._policy = JournalledPolicy(event.name, plain_options(policy[1]))
             case TargetUp(spec):
                 targets[spec.id] = Target(spec, up=True)
+            case TargetDown(target_id, removed=True):
+                targets.pop(target_id, None)
             case TargetDown(target_id) if target_id in targets:
                 targets[target_id] = replace(targets[target_id], up=False)
             case TargetReport(target_id, offers) if target_id in targets:

@@ -170,10 +170,14 @@ class Decoder:
         return TargetUp(target_from(told), awaited)
 
     def _target_down(self, told: Any) -> TargetDown:
-        target_id, reason, returns_in_ns, blameless = told
+        target_id, reason, returns_in_ns, blameless, *removed = told
         back_ns = None if returns_in_ns is None else checked(returns_in_ns, int)
         return TargetDown(
-            checked(target_id, str), checked(reason, str), back_ns, checked(blameless, bool)
+            checked(target_id, str),
+            checked(reason, str),
+            back_ns,
+            checked(blameless, bool),
+            *[checked(each, bool) for each in removed],
         )
 
     def _target_report(self, told: Any) -> TargetReport:

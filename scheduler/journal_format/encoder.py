@@ -184,7 +184,8 @@ class Encoder:
         return {**told, "awaited": event.awaited} if event.awaited else told
 
     def _target_down(self, event: TargetDown) -> Any:
-        return event.target_id, event.reason, event.returns_in_ns, event.blameless
+        told = event.target_id, event.reason, event.returns_in_ns, event.blameless
+        return (*told, True) if event.removed else told
 
     def _target_report(self, event: TargetReport) -> Any:
         return event.target_id, [plain_offer(offer) for offer in event.offers]

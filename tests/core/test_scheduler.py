@@ -143,6 +143,24 @@ def test_a_target_that_does_not_return_makes_requests_unavailable_at_once(box):
     assert of(Finish, said)[0].reason.endswith("which is down: unplugged")
 
 
+@pytest.mark.parametrize("was_down", [False, True])
+def test_a_target_that_is_removed_is_forgotten(box, was_down):
+    box.handle(TargetUp(target("a")), 0)
+    box.handle(TargetUp(target("b", slots=1)), 0)
+    submit(box, request(1, 50))
+    submit(box, request(2, 50))
+    if was_down:
+        box.handle(TargetDown("b", "the link broke", 20 * MS, blameless=True), 1 * MS)
+    box.handle(TargetDown("a", "unplugged", blameless=True, removed=True), 1 * MS)
+    said = box.handle(TargetDown("b", "unplugged", blameless=True, removed=True), 2 * MS)
+    assert outcomes(said) == {1: Outcome.UNAVAILABLE, 2: Outcome.UNAVAILABLE}
+    assert of(Finish, said)[0].reason == "no target has model 'm' ready: unplugged"
+    assert box.scheduler.targets == {}
+    box.handle(TargetUp(target("b")), 3 * MS)
+    (sent,) = of(Dispatch, submit(box, request(3, 50), at_ms=3))
+    assert sent.target_id == "b"
+
+
 def test_a_replaced_target_loses_its_runs_but_not_their_requests(box):
     box.handle(TargetUp(target()), 0)
     submit(box, request(1, 50))

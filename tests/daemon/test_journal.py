@@ -338,6 +338,8 @@ def test_each_file_stands_for_itself(tmp_path):
     journal.note(2, TargetUp(TargetSpec("gpu:0", (offer(),))), [], GOODPUT)
     journal.note(3, TargetReport("cpu:0", (offer("w"),)), [], GOODPUT)
     journal.note(4, TargetDown("gpu:0", "unplugged"), [], GOODPUT)
+    journal.note(4, TargetUp(TargetSpec("box", (offer(),))), [], GOODPUT)
+    journal.note(4, TargetDown("box", "forgotten", removed=True), [], GOODPUT)
     edf: tuple[str, dict[str, Any]] = ("edf", {})
     journal.note(5, PolicySwapped("edf", policies.make_policy("edf")), [], edf)
     note_requests(journal, 1, 200)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.requests import RequestClass
+from scheduler.daemon.neighbours import members
 from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways import meter
@@ -405,6 +406,23 @@ async def test_a_box_that_leaves_says_so_and_takes_nothing_more():
         await until(lambda: a.states() == {"b": "up"})
         await b.stop()
         await until(lambda: a.states() == {"b": "left"}, 1)
+        a.ask(300)
+        await until(lambda: a.places["cpu:0"] == 1)
+
+
+@virtually
+async def test_nothing_is_kept_of_a_box_that_is_forgotten(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(members, "FORGET_NS", 5_000_000_000)
+    async with site(Box("a")) as (a,):
+        b = Box("b")
+        b.device.energy_uj = {1: 5_000}
+        b.join_at([a])
+        await b.start()
+        await until(lambda: "b" in a.driver.core.targets)
+        await b.stop()
+        await until(lambda: a.states() == {})
+        assert list(a.driver.core.targets) == ["cpu:0"]
+        assert a.driver._energy.offers == {}
         a.ask(300)
         await until(lambda: a.places["cpu:0"] == 1)
 

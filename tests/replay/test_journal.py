@@ -164,7 +164,10 @@ class JournalledBox:
 
     def fall(self) -> None:
         spec = self.chance.choice(SPECS)
-        if self.core.targets[spec.id].up:
+        known = self.core.targets.get(spec.id)
+        if known is not None and self.chance.random() < 0.1:
+            self.tell(TargetDown(spec.id, "forgotten", removed=True))
+        elif known is not None and known.up:
             back_ns = self.chance.choice((None, 5 * MS))
             self.tell(TargetDown(spec.id, "unplugged", back_ns))
         else:
@@ -175,7 +178,8 @@ class JournalledBox:
         spec = self.chance.choice(SPECS)
         slots = self.chance.choice((1, 2, 9))
         changed = dataclasses.replace(spec, slots=slots, transfer_ns=(MS, 0.5), offers=())
-        self.tell(TargetChanged(changed, self.chance.choice((0, 9 * MS))))
+        if spec.id in self.core.targets:
+            self.tell(TargetChanged(changed, self.chance.choice((0, 9 * MS))))
 
     def swap(self) -> None:
         name = self.chance.choice(sorted(POLICIES))
