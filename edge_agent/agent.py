@@ -199,7 +199,7 @@ class Agent:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
         if not self._stopping.is_set():
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
-            start_over(self._born_s, self._run_dir)
+            start_over(self._born_s, self._run_dir, self.config.listen.all)
 
     def _clean_up(self, ended: Container[int] = ()) -> None:
         self._stopping.set()

@@ -16,7 +16,6 @@ import typer
 from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
 from edge_agent.hardware import describe, to_dict
-from edge_agent.listening import remove_stale
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
@@ -154,8 +153,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
     except AgentError as error:
         _complain(error)
         return 1
-    except SystemExit:  # a signal, here or while Ray starts; nothing was accepted yet
-        remove_stale(config.listen.all)  # of a past life
+    except SystemExit:  # a signal; nothing was started yet
         return 0
     try:
         for address in agent.addresses:

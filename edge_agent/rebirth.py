@@ -15,15 +15,19 @@ import signal
 import sys
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
+from edge_agent.listening import remove_stale
 from edge_agent.terminal import SIGNALS
+from scheduler.address import Address, parse_address
 
 _MARK = "LAXITY_AGENT_LIFE"
 _PAST = "LAXITY_AGENT_PAST"
 _PAST_FOLDER = "LAXITY_AGENT_PAST_FOLDER"
+_PAST_LISTEN = "LAXITY_AGENT_PAST_LISTEN"
 _FAILED = "LAXITY_AGENT_SHORT_LIVES"
 
 SHORT_LIFE_S = 60.0
@@ -50,16 +54,23 @@ def mark_life(folder: Path) -> None:
     signal.set_wakeup_fd(os.open(folder / _HEARD, flags, 0o600))
 
 
-def start_over(born_s: float, folder: Path) -> None:
+def start_over(born_s: float, folder: Path, listen: Iterable[Address]) -> None:
     """Begin the next life, with signals blocked; does not return.
 
     Args:
         born_s: When this life began, on the monotonic clock.
         folder: The folder of this life's files, which the next life removes.
+        listen: Where this life listens; the next one removes the sockets' files, as it may not
+            know these addresses: its configuration may be another one, or have mistakes.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     short = int(os.environ.get(_FAILED, "0")) + 1 if time.monotonic() - born_s < SHORT_LIFE_S else 0
-    told = {_FAILED: str(short), _PAST: os.environ[_MARK], _PAST_FOLDER: str(folder)}
+    told = {
+        _FAILED: str(short),
+        _PAST: os.environ[_MARK],
+        _PAST_FOLDER: str(folder),
+        _PAST_LISTEN: "\n".join(map(str, listen)),
+    }
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
 
 
@@ -78,6 +89,7 @@ def end_past_life() -> None:
         return
     folder = os.environ.pop(_PAST_FOLDER)
     _end_all(life, folder)
+    remove_stale(map(parse_address, os.environ.pop(_PAST_LISTEN).splitlines()))
     with contextlib.suppress(OSError):
         if Path(folder, _HEARD).stat().st_size:
             signal.raise_signal(signal.SIGTERM)

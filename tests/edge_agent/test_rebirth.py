@@ -52,6 +52,7 @@ def test_what_is_left_of_a_past_life_is_ended(
     others = start(), start(LAXITY_AGENT_LIFE="other"), start(str(tmp_path / "run.log"))
     monkeypatch.setenv("LAXITY_AGENT_PAST", "past")
     monkeypatch.setenv("LAXITY_AGENT_PAST_FOLDER", str(folder))
+    monkeypatch.setenv("LAXITY_AGENT_PAST_LISTEN", "tcp://127.0.0.1:1")
     monkeypatch.setenv("LAXITY_AGENT_SHORT_LIVES", "1")
     end_past_life()
     assert marked.poll() is not None
@@ -62,10 +63,11 @@ def test_what_is_left_of_a_past_life_is_ended(
 
 
 LIVES = """
-import os, signal, sys, time
+import os, signal, socket, sys, time
 from pathlib import Path
 from edge_agent.rebirth import end_past_life, mark_life, start_over
 from edge_agent.terminal import exit_on_signals
+from scheduler.address import Address
 
 folder, when, is_first = Path(sys.argv[1]), sys.argv[2], "LAXITY_AGENT_PAST" not in os.environ
 if is_first:
@@ -74,7 +76,9 @@ if is_first:
     signal.signal(signal.SIGTERM, lambda *_: None)
     if when == "before":
         signal.raise_signal(signal.SIGTERM)
-    start_over(time.monotonic(), folder)
+    listen = Address("unix", path=f"{folder}.sock")
+    socket.socket(socket.AF_UNIX).bind(listen.path)
+    start_over(time.monotonic(), folder, [listen])
 if when == "between":
     signal.raise_signal(signal.SIGTERM)
 end_past_life()
@@ -87,7 +91,7 @@ except SystemExit as end:
 
 
 @pytest.mark.parametrize("when", ["before", "between", "never"])
-def test_a_signal_between_two_lives_counts_once_the_past_is_ended(
+def test_a_signal_between_two_lives_counts_once_the_past_is_ended_and_removed(
     tmp_path: Path, when: str
 ) -> None:
     script = tmp_path / "lives.py"
@@ -96,7 +100,7 @@ def test_a_signal_between_two_lives_counts_once_the_past_is_ended(
     lives = subprocess.run(command, capture_output=True, text=True, check=True)
     told = [] if when == "never" else ["told to end None"]
     assert lives.stdout.splitlines() == ["ended the past", *told]
-    assert not (tmp_path / "run").exists()
+    assert list(tmp_path.iterdir()) == [script]
 
 
 def test_a_first_life_ends_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
