@@ -17,6 +17,7 @@ import ray
 
 from edge_agent.errors import AgentError
 from edge_agent.rebirth import end_started
+from edge_agent.terminal import SIGNALS, signals_held
 from scheduler.address import LONGEST_SOCKET_PATH
 
 _SHUTDOWN_S = 8.0
@@ -53,18 +54,15 @@ class Cluster:
     def __init__(
         self, folder: Path, cores: int, object_store_bytes: int = _OBJECT_STORE_BYTES
     ) -> None:
-        """Start Ray, which takes some seconds.
+        """Start Ray, which takes some seconds; signals are held back meanwhile.
 
         Raises:
             AgentError: Ray can't put its sockets in that folder.
-            SystemExit: SIGTERM arrived meanwhile. Ray installs its own handler while it starts;
-                the caller's is restored afterwards.
         """
         _check_path(folder)
         self._folder = folder
-        handler = signal.getsignal(signal.SIGTERM)
         try:
-            with _groups_of_their_own(), _nothing_needless():
+            with signals_held(), _groups_of_their_own(), _nothing_needless():
                 ray.init(
                     address="local",
                     num_cpus=max(1, cores),
@@ -79,8 +77,6 @@ class Cluster:
         except BaseException:
             end_started(folder)
             raise
-        finally:
-            signal.signal(signal.SIGTERM, handler)
         _end_needless()
 
     def watch(self, on_death: Callable[[str], None]) -> None:
@@ -145,6 +141,8 @@ _leaving = threading.local()
 def _groups_of_their_own() -> Iterator[None]:
     """Put each process that this thread starts within the block into its own process group.
 
+    Signals that are held back here are not held back there.
+
     A signal to the agent's group (`kill %1`, `timeout`, a terminal that closes) would otherwise end
     Ray under an agent that is draining. Ray has no option for this, but it starts all its parts
     with a `preexec_fn`, and then `subprocess` runs the functions registered for forks.
@@ -159,6 +157,7 @@ def _groups_of_their_own() -> Iterator[None]:
 def _leave_group() -> None:
     if getattr(_leaving, "group", False):
         os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 os.register_at_fork(after_in_child=_leave_group)

@@ -25,6 +25,7 @@ from edge_agent.terminal import (
     exit_on_signals,
     ignore_signals,
     on_signals,
+    signals_held,
     wait_for_signal,
     whole_lines,
 )
@@ -143,8 +144,8 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         with Probing() as probing:
             allow_open_files(config.limits.connections)
             set_ray_environment(config.state_dir)
-            from edge_agent.agent import Agent  # imports Ray, which then reads its environment
-
+            with signals_held():
+                from edge_agent.agent import Agent  # imports Ray, which then reads its environment
             hardware = probing.wait()
         for line in describe(hardware):
             console.print(line, markup=False)

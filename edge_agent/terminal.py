@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -71,6 +72,22 @@ def exit_on_signals() -> None:
 
     _handle_signals(handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Hold signals back during the block, and undo a handler that it installs for SIGTERM.
+
+    For code that loses what a handler raises in it, as imports and Ray's start do. Call this in the
+    main thread.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def on_signals(stop: threading.Event, at_once: threading.Event) -> None:

@@ -57,6 +57,40 @@ def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
     assert not begun & {"monitor", "dashboard"}
 
 
+SIGNALLED = """
+import os, signal, sys, threading
+from pathlib import Path
+import psutil
+import ray._private.worker as worker
+from edge_agent.terminal import on_signals
+
+stop = threading.Event()
+on_signals(stop, threading.Event())
+connect = worker.connect
+
+def connect_later(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGTERM)
+    connect(*arguments, **options)
+
+worker.connect = connect_later
+
+def holds_back(process):
+    status = dict(line.split(":\\t") for line in Path(f"/proc/{process.pid}/status").open())
+    return int(status["SigBlk"], 16) >> signal.SIGTERM - 1 & 1
+"""
+
+
+@pytest.mark.e2e
+def test_a_signal_while_ray_starts_is_held_back_but_not_from_rays_processes() -> None:
+    """What a handler raises in Ray's start may be lost, and the signal with it."""
+    seen = "print(stop.is_set(), [p.name() for p in psutil.Process().children() if holds_back(p)])"
+    script = SIGNALLED + CLUSTER.replace("    cluster.stop()", f"    {seen}\n    cluster.stop()")
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["[0, 1, 2, 3, 4]", "True []"], done.stderr
+
+
 @pytest.mark.parametrize(
     ("folder", "told"),
     [
