@@ -54,6 +54,18 @@ def interpreter_of(name: str) -> str:
     return str(KSERVE)
 
 
+def test_shared_memory_is_removed_if_the_box_is_not_there() -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "shared_memory.py")],
+        env={**os.environ, "LAXITY_GRPC": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "in register_system_shared_memory" in done.stderr
+    assert "leaked shared_memory" not in done.stderr
+
+
 def test_the_counter_offer_of_plain_http_is_always_shown(tmp_path: Path) -> None:
     """On the models that ship with laxity, for which it is written."""
     agent = RunningAgent(
