@@ -26,8 +26,7 @@ from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
-from edge_agent.state_lock import locked
-from edge_agent.terminal import wait_for_signal
+from edge_agent.terminal import signals_held, wait_for_signal
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
 
@@ -44,23 +43,24 @@ class Deployment:
     Args:
         config: The application's configuration.
         file: The file it was read from.
+        lock: The descriptor that locks its state folder, which this closes at the end.
 
     Attributes:
         record: The record that other commands read.
         lost: The part of its own cluster that has died, if any.
 
     Raises:
-        AgentError: Another one uses the same state folder, or the cluster is not available.
+        AgentError: The cluster is not available.
         ConfigError: The policy can't be made, or the tokens can't be read.
     """
 
-    def __init__(self, config: ApplicationConfig, file: Path) -> None:
+    def __init__(self, config: ApplicationConfig, file: Path, lock: int) -> None:
         """Start or join the cluster, and Ray Serve on it."""
         if config.ray.address is None:
             _check(config, file)
         self.config = config
         self.lost: str | None = None
-        self._lock = locked(config.state_dir, "cloud")
+        self._lock = lock
         self._cluster: Cluster | None = None
         self._run_dir: Path | None = None
         try:
@@ -282,12 +282,13 @@ def _check(config: ApplicationConfig, file: Path) -> None:
 
 def _connect(address: str) -> None:
     try:
-        ray.init(
-            address=address,
-            namespace=NAMESPACE,
-            logging_level=logging.WARNING,
-            log_to_driver=False,
-        )
+        with signals_held():
+            ray.init(
+                address=address,
+                namespace=NAMESPACE,
+                logging_level=logging.WARNING,
+                log_to_driver=False,
+            )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise AgentError(
             f"no Ray cluster at {address}, or it asks for a token (RAY_AUTH_MODE=token and "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from edge_agent.cloud.config import ApplicationConfig
     from edge_agent.cloud.record import Record
 
+_UP = sys.executable, "-m", "scheduler.cli", "cloud", "up"
 _LOOK_S = 0.2
 _END_S = 60.0
 """How long the process that holds a cluster may take to end, after the time to drain requests."""
@@ -51,19 +53,18 @@ def up(
         str | None,
         typer.Option(metavar="ADDRESS", help="A running Ray cluster, instead of a new one."),
     ] = None,
+    lock: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve a model repository as a Ray Serve application, with replicas that come and go."""
     settings = _load(config, address)
-    if (record := _record(settings)) is not None:
-        raise LaxityError(f"{record.name} is up already, at {record.http}")
-    if _is_between(settings):
-        raise LaxityError(
-            f"another `laxity cloud up` is starting or ending in {settings.state_dir}"
-        )
-    if detach and settings.ray.address is None:
-        _detach(config, settings)
+    if lock is None:
+        lock = _locked(settings)
     else:
-        _serve(settings, config, detach)
+        os.set_inheritable(lock, False)
+    if detach and settings.ray.address is None:
+        _detach(config, settings, lock)
+    else:
+        _serve(settings, config, lock, detach)
 
 
 @app.command(
@@ -136,15 +137,25 @@ def _is_between(config: ApplicationConfig) -> bool:
     return is_held(config.state_dir, "cloud")
 
 
-def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
+def _locked(config: ApplicationConfig) -> int:
+    """Locks the state folder, so that no other process starts or ends the application meanwhile."""
+    from edge_agent.state_lock import locked
+
+    if (record := _record(config)) is not None:
+        raise LaxityError(f"{record.name} is up already, at {record.http}")
+    if _is_between(config):
+        raise LaxityError(f"another `laxity cloud up` is starting or ending in {config.state_dir}")
+    return locked(config.state_dir, "cloud")
+
+
+def _serve(config: ApplicationConfig, file: Path, lock: int, leave: bool) -> None:
     from edge_agent.cloud.deployment import Deployment
     from edge_agent.errors import AgentError
     from edge_agent.terminal import DeviceBars, on_signals, wait_for_signal
 
     stop, at_once = threading.Event(), threading.Event()
     on_signals(stop, at_once)
-    deployment = Deployment(config, file)
-    on_signals(stop, at_once)  # again, because Ray has replaced the handlers with its own
+    deployment = Deployment(config, file, lock)
     try:
         deployment.watch(stop, at_once)
         if not stop.is_set():
@@ -170,24 +181,25 @@ def _serve(config: ApplicationConfig, file: Path, leave: bool) -> None:
         raise typer.Exit(1)
 
 
-def _detach(file: Path, config: ApplicationConfig) -> None:
-    """Starts a process that holds the cluster, and shows its output until it serves.
+def _detach(file: Path, config: ApplicationConfig, lock: int) -> None:
+    """Starts a process that holds the cluster and the lock, and shows its output until it serves.
 
     A signal that arrives by then ends that process, too.
     """
     from edge_agent.terminal import exit_on_signals
 
     exit_on_signals()
-    config.state_dir.mkdir(parents=True, exist_ok=True)
     log = config.state_dir / "cloud.log"
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.cli", "cloud", "up", "--config", str(file)],
+            [*_UP, "--config", str(file), "--lock", str(lock)],
+            pass_fds=[lock],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             start_new_session=True,
         )
+    os.close(lock)
     with log.open(encoding="utf-8", errors="replace") as said:
         try:
             while process.poll() is None:

@@ -22,6 +22,7 @@ from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_c
 from edge_agent.cloud.deployment import Deployment
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
+from edge_agent.state_lock import locked
 from scheduler.config.box import ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_a_mistake_in_the_policy_is_named_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
     file.write_text("name: c\nstate_dir: .\npolicy: {name: edf, quantle: 0.9}\n")
     with pytest.raises(ConfigError, match=r"cloud\.yaml:3: policy: .*did you mean 'quantile'"):
-        Deployment(load_cloud_config(file), file)
+        Deployment(load_cloud_config(file), file, locked(tmp_path, "cloud"))
 
 
 def test_an_address_for_others_is_taken_with_a_token(tmp_path: Path) -> None:
@@ -142,6 +143,24 @@ def test_what_is_up_is_remembered_as_long_as_its_process_lives(tmp_path: Path) -
     assert read_record(tmp_path) is not None
     forget_record(tmp_path)
     assert read_record(tmp_path) is None
+
+
+UP = """
+import sys
+from pathlib import Path
+from edge_agent.state_lock import is_held
+from scheduler.cli import cloud
+
+cloud._serve = lambda config, *_: print(is_held(config.state_dir, "cloud"), "ray" in sys.modules)
+cloud.up(Path("cloud.yaml"))
+"""
+
+
+def test_up_locks_its_folder_before_it_loads_ray(tmp_path: Path) -> None:
+    """That takes seconds, in which another `up` or a `down` must know of it."""
+    config(tmp_path, state_dir="state")
+    said = subprocess.check_output([sys.executable, "-c", UP], cwd=tmp_path, text=True)
+    assert said == "True False\n"
 
 
 @pytest.mark.parametrize("text", ["", "\0\0", "[]", "{}"])
