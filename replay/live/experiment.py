@@ -35,7 +35,7 @@ def play_experiment(
     url: str | None = None,
     processes: int = 1,
     progress: OnProgress = lambda _: None,
-) -> tuple[RunResult, list[str]]:
+) -> RunResult:
     """Sends an experiment's requests to a box, which decides by its own policy.
 
     Args:
@@ -46,8 +46,8 @@ def play_experiment(
         progress: As in `play_live`.
 
     Returns:
-        The result, and warnings: the generator was late, the policy was swapped meanwhile, the box
-        is gone, or answers came from its cache.
+        The result. Its notes warn if the generator was late, the policy was swapped meanwhile, the
+        box is gone, or answers came from its cache.
 
     Raises:
         LaxityError: The box can't be reached.
@@ -78,21 +78,21 @@ def play_experiment(
         what = "interrupted" if is_asked else "it broke off"
         result.notes.append(f"{what} when {result.rows.seen:,} requests had ended")
         raise Interrupted(result) from (None if is_asked else error)
-    warnings = [late] if (late := tally.warning()) is not None else []
+    if (late := tally.warning()) is not None:
+        result.notes.append(late)
     try:
         if (now := _label(_policy_of(url))) != policy:
-            warnings.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+            result.notes.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
     except LaxityError as error:
         # The results up to here are valid all the same.
-        warnings.append(f"the box was gone at the end: {error}")
+        result.notes.append(f"the box was gone at the end: {error}")
     if cached:
-        warnings.append(
+        result.notes.append(
             f"the box had the answers to {cached:,} of {result.rows.seen:,} requests in its cache, "
             "because each model is always sent the same inputs; to measure the devices, remove "
             "`cache` from its configuration"
         )
-    result.notes += warnings
-    return result, warnings
+    return result
 
 
 def _policy_of(url: str | None) -> Mapping[str, Any]:

@@ -242,16 +242,13 @@ def _play_live(
         for experiment in experiments:
             for seed in range(1, seeds + 1):
                 try:
-                    result, warnings = play_experiment(experiment, seed, url, jobs, note)
+                    results.append(play_experiment(experiment, seed, url, jobs, note))
                 except (LaxityError, KeyboardInterrupt) as error:
                     if isinstance(error, Interrupted):
                         results.append(error.result)
                     if not results:
                         raise
                     return results, error.__cause__ or error
-                for warning in warnings:
-                    say(warning)
-                results.append(result)
                 advance()
     return results, None
 

@@ -415,12 +415,14 @@ def test_several_processes_send_to_a_running_box(run, monkeypatch):
     def play(experiment, seed, url, processes, _progress):
         if processes == 3:
             raise LiveError("process 2 of the load generator has died")
-        return RunResult(experiment.name, f"with {processes}", seed, against="live"), []
+        label, notes = f"with {processes}", ["it was late"]
+        return RunResult(experiment.name, label, seed, against="live", notes=notes)
 
     monkeypatch.setattr("replay.live.experiment.play_experiment", play)
     words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")
-    status, _, err = run(*words, "--jobs", "2")
+    status, out, err = run(*words, "--jobs", "2")
     assert status == 0, err
+    assert (out + err).count("it was late") == 1
     assert [row["policy"] for row in rows()] == ["with 2"]
     status, _, err = run(*words, "--jobs", "3")
     assert (status != 0, err) == (True, "laxity: process 2 of the load generator has died\n")
@@ -430,7 +432,7 @@ def test_what_was_played_before_a_box_was_gone_is_told(run, monkeypatch):
     def play(experiment, seed, url, processes, _progress):
         if seed == 3:
             raise Unavailable("cannot reach the daemon")
-        return RunResult(experiment.name, "edf", seed, against="live"), []
+        return RunResult(experiment.name, "edf", seed, against="live")
 
     monkeypatch.setattr("replay.live.experiment.play_experiment", play)
     words = ("work.yaml", "--fleet", "fleet.yaml", "--against", "live", "--json", "rows.json")

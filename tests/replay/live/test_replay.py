@@ -316,9 +316,9 @@ def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target,
 
     monkeypatch.setattr("replay.live.experiment.play_live", play)
     monkeypatch.setattr("replay.live.experiment._policy_of", lambda url: {"name": "edf"})
-    result, warnings = play_experiment(experiment_in(tmp_path), 1)
-    assert warnings == [note for note in result.notes if "cache" in note]
-    assert ["answers to 2 of 3 requests" in warning for warning in warnings] == [True] * told
+    notes = play_experiment(experiment_in(tmp_path), 1).notes
+    said = [note for note in notes if "cache" in note]
+    assert ["answers to 2 of 3 requests" in note for note in said] == [True] * told
 
 
 def test_a_simulation_ends_in_the_same_words():
@@ -516,11 +516,11 @@ def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
         ("inner", inner | {"inner": "edf"}),
     )
     swapped = f"the box's policy was swapped meanwhile, from {before} to {after}"
-    result, warnings = play_experiment(experiment, 1, box.url)
-    assert (result.policy, swapped in warnings) == (before, False)
+    result = play_experiment(experiment, 1, box.url)
+    assert (result.policy, swapped in result.notes) == (before, False)
     box.on_infer = swap
-    result, warnings = play_experiment(experiment, 1, box.url)
-    assert warnings[-1] == result.notes[-1] == swapped  # it may have been late itself before
+    result = play_experiment(experiment, 1, box.url)
+    assert result.notes[-1] == swapped  # it may have been late itself before
 
 
 def test_what_came_of_a_box_that_is_gone_at_the_end_is_told(box, tmp_path):
@@ -532,7 +532,6 @@ def test_what_came_of_a_box_that_is_gone_at_the_end_is_told(box, tmp_path):
     (tmp_path / "fleet.yaml").write_text(FLEET)
     (experiment,) = planned(Ask(str(tmp_path / "work.yaml"), fleet=str(tmp_path / "fleet.yaml")))
     box.on_infer = go
-    result, warnings = play_experiment(experiment, 1, box.url)
+    result = play_experiment(experiment, 1, box.url)
     assert result.total().requests > 0
-    assert "the box was gone at the end: cannot reach the daemon" in warnings[-1]
-    assert warnings[-1] == result.notes[-1]
+    assert "the box was gone at the end: cannot reach the daemon" in result.notes[-1]
