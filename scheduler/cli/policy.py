@@ -16,6 +16,7 @@ from rich.console import Console
 
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import say
 from scheduler.cli.tables import plain_table
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 _LIMIT_S = 60.0
 """Time limit of a check or scenario, which take about a second: a policy that exceeds it hangs."""
+
+_SLOW_S = 5.0
+"""Time after which a check or scenario is reported as slow."""
 
 _AGAIN_S = 1.0
 """Interval at which the timer fires again if its exception was swallowed, as in a `__del__`."""
@@ -68,7 +72,7 @@ def _test(name: str, as_json: bool) -> bool:
     from replay import policy_trial as trial  # slow to import
     from replay.experiment import PolicyFault
 
-    say = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False)
     # stdout is for the results, not for what a policy prints
     with redirect_stdout(sys.stderr), trial.told_of(name):
         try:
@@ -77,7 +81,7 @@ def _test(name: str, as_json: bool) -> bool:
         except ValueError as error:
             raise InputProblem(str(error)) from None
         label = "?".join([type(policy).__name__, *name.split("?")[1:]])
-        with say.status("the laws") as status, _ended(policy) as again:
+        with console.status("the laws") as status, _ended(policy) as again:
             verdicts = []
             for verdict in trial.try_policy(make):
                 verdicts.append(verdict)
@@ -113,26 +117,37 @@ class _NoEnd(KeyboardInterrupt):
 
 @contextmanager
 def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
-    """Interrupts its body after `_LIMIT_S`; the yielded function restarts the timer.
+    """Interrupts its body after `_LIMIT_S`, and says after `_SLOW_S` where the policy is.
+
+    The yielded function restarts the timer.
 
     Raises:
         LaxityError: Time was up; the message says where the policy was.
     """
+    name, is_slow = type(policy).__name__, False
 
     def again() -> None:
-        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S, _AGAIN_S)
+        nonlocal is_slow
+        is_slow = False
+        signal.setitimer(signal.ITIMER_REAL, _SLOW_S)
 
-    def end(_number: int, frame: FrameType | None) -> None:
+    def look(_number: int, frame: FrameType | None) -> None:
+        nonlocal is_slow
         line = line_in(type(policy).__module__, frame)
-        raise _NoEnd(f", at {line}" if line else "")
+        where = f", at {line}" if line else ""
+        if is_slow:
+            raise _NoEnd(where)
+        is_slow = True
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_S - _SLOW_S, _AGAIN_S)
+        say(f"{name} is slow: a check or a scenario has taken {_SLOW_S:g} s so far{where}")
 
-    before = signal.signal(signal.SIGALRM, end)
+    before = signal.signal(signal.SIGALRM, look)
     try:
         again()
         yield again
     except _NoEnd as no_end:
         raise LaxityError(
-            f"{type(policy).__name__} had not finished a check or a scenario after {_LIMIT_S:g} s"
+            f"{name} had not finished a check or a scenario after {_LIMIT_S:g} s"
             f"{no_end}; a decision should take microseconds"
         ) from None
     finally:

@@ -144,15 +144,18 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path):
         "            except Exception: pass\n"
     )
     code = (
-        "import sys; from scheduler.cli import main, policy; policy._LIMIT_S = 2.0; "
+        "import sys; from scheduler.cli import main, policy; "
+        "policy._SLOW_S, policy._LIMIT_S = 1.0, 2.0; "
         f"sys.argv = ['laxity', 'policy', 'test', {str(endless)!r}]; main.main()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=ROOT
     )
     assert (ended.returncode, ended.stdout) == (1, "")
-    told = r"Endless had not finished .* at \S*endless.py:[345]; a decision should"
-    assert re.search(told, " ".join(ended.stderr.split()))
+    slow, end = ended.stderr.splitlines()
+    place = r"at \S*endless.py:[345]"
+    assert re.search(rf"Endless is slow: a check or a scenario has taken 1 s so far, {place}", slow)
+    assert re.search(rf"Endless had not finished .* {place}; a decision should", end)
 
 
 def test_the_tutorial_shows_the_example():
