@@ -189,7 +189,10 @@ def _attempt_variant(
 
 def _load_variant(folder: Path, name: str, entry: VariantEntry, rank: int) -> _Candidate:
     path = _variant_path(folder, entry.file)
-    reading: Reading = interpret(read_tensors(path))
+    tensors = read_tensors(path)
+    if not tensors.inputs:
+        raise ModelFileError(f"file '{entry.file}' has no inputs; a request needs at least one")
+    reading: Reading = interpret(tensors)
     variant = Variant(
         name=name,
         path=path,

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from scheduler.core.signature import Signature, TensorSpec
 from tests.workers import onnx_models
-from tests.workers.onnx_models import save
+from tests.workers.onnx_models import save, tensor
 from workers.model import CacheRules, NearRules, Tolerance
 from workers.model_files import weight_bytes
 from workers.repository import RepositoryError, load_repository
@@ -216,6 +217,15 @@ def test_an_empty_file_is_told(root, add):
     os.truncate(add("relu", onnx_models.relu()), 0)
 
     assert reason_of(root, "relu") == "variant '1': file 'model.onnx' is empty"
+
+
+def test_a_file_without_inputs_is_told(root, add):
+    node = helper.make_node("Identity", ["c"], ["y"])
+    ones = onnx_models.constant("c", np.ones((1, 3), np.float32))
+    add("ones", onnx_models.model([node], [], [tensor("y", "float32", [1, 3])], [ones]))
+
+    said = "variant '1': file '1/model.onnx' has no inputs; a request needs at least one"
+    assert reason_of(root, "ones") == said
 
 
 def test_a_git_lfs_pointer_is_told(root, add):
