@@ -15,7 +15,7 @@ from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailab
 _FIRST_DELAY_NS = 5_000_000
 _LONGEST_DELAY_NS = 250_000_000
 
-_ASLEEP = "is edge_agent running?"
+_ASLEEP = "is edge_agent running? It listens some seconds after its start."
 _OTHERS = (
     "only the user who runs edge_agent may use its socket; others reach a loopback address under "
     "listen.native, e.g. LAXITY_URL=tcp://127.0.0.1:8702"

@@ -321,7 +321,8 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
     status, _, err = run("trace.csv")
     assert status == 1
     assert err.endswith(
-        "is edge_agent running? Without a box, name the targets with --fleet FILE\n"
+        "is edge_agent running? It listens some seconds after its start. "
+        "Without a box, name the targets with --fleet FILE\n"
     )
 
 
