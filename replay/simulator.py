@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -349,7 +350,7 @@ class Simulator:
             form = self.scheduler.targets[run.target_id].spec.form_named(run.model, run.form)
             if form is not None:
                 now_ns += int(form.byte_ns * size)
-                size = int(form.share * size)
+                size = math.ceil(form.share * size)
             self._push(self._world.lands_ns(run.target_id, size, now_ns), _Landed(run))
         else:
             worker.ahead.append(run)

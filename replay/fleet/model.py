@@ -383,10 +383,14 @@ class Fleet:
         """What the bounds need to know; what they can't express is taken in their favour."""
         longest = self._longest_ns(seed)
         names: dict[int, str] = {}
+        shares: dict[int, float] = {}  # by link, like the names
+        for device in self.devices:
+            smaller = [form.share for form in device.spec.forms]
+            shares[id(device.link)] = min([shares.get(id(device.link), 1.0), *smaller])
         found = {}
         for device in self.devices:
             course = course_of(self.script, device.spec.id, device.truth.drift)
-            link = device.link
+            link, share = device.link, shares[id(device.link)]
             out_ns, back_ns = link.least_ns() if link else (0, 0)
             up = spans_up(self.script, device.spec.id)
             if link is None and course.stalls:
@@ -398,8 +402,8 @@ class Fleet:
                 None if whole else tuple(up),
                 device.spec.width,
                 course.slow,
-                link.byte_ns if link else 0.0,
-                link.shared(names.setdefault(id(link), device.spec.id)) if link else None,
+                link.byte_ns * share if link else 0.0,
+                link.shared(names.setdefault(id(link), device.spec.id), share) if link else None,
             )
         return found
 

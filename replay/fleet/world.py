@@ -87,13 +87,13 @@ class Link:
             rtt_ns += self.trace.delay.quantile_ns(0.0)
         return rtt_ns // 2, rtt_ns // 2
 
-    def shared(self, name: str) -> SharedLink:
-        """What it carries, for the bounds."""
+    def shared(self, name: str, share: float = 1.0) -> SharedLink:
+        """What it carries, for the bounds, if inputs are sent at this share of their size."""
         if self.trace is not None and self.trace.capacity is not None:
             capacity = self.trace.capacity
             byte_ns = capacity.period_ns / capacity.period_bytes
-            return SharedLink(name, byte_ns, math.ceil(capacity.burst_bytes * byte_ns))
-        return SharedLink(name, self.byte_ns)
+            return SharedLink(name, byte_ns * share, math.ceil(capacity.burst_bytes * byte_ns))
+        return SharedLink(name, self.byte_ns * share)
 
 
 Steps = tuple[tuple[int, float], ...]

@@ -19,6 +19,7 @@ from replay.fleet.file import parse_fleet
 from replay.fleet.world import Link
 from replay.links import Capacity, LinkTrace
 from replay.simulator import Arrival, Simulator
+from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
@@ -225,6 +226,28 @@ boxes:
     assert done <= min(values)
     free = {name: replace(each, link=None) for name, each in conditions.items()}
     assert max(values) < fluid_bound(arrivals, fleet.targets(), conditions=free, times=times).value
+
+
+def test_what_is_in_time_only_with_smaller_inputs_is_within_the_bounds():
+    """As in the journal of a box with a cloud, to which a model's owner allows smaller inputs."""
+    text = """
+models: [{name: a, base_ms: 1, jitter: 0, batches: [1]}]
+boxes: [{name: far, link: {rtt_ms: 2, mbps: 40}, devices: [{id: x}, {id: y}]}]
+"""
+    fleet = parse_fleet(load(text), None, "fleet.yaml", Path())
+    x, y = fleet.devices
+    forms = Form("a", "half", 0.5, 1.0), Form("b", "tenth", 0.1, 1.0)
+    x = replace(x, spec=replace(x.spec, forms=forms))
+    shrinking = replace(fleet, devices=(x, y))
+    arrivals = [Arrival(i * 3 * MS, A, 4_500_000, size_bytes=10 * KB + 1) for i in range(50)]
+    simulator = Simulator(
+        make_policy("edf"), shrinking.targets(), shrinking.service_time(1), world=shrinking.world(1)
+    )
+    assert all(ending.in_time for ending in simulator.run(arrivals))
+    for bound in BOUNDS:
+        assert bound(arrivals, fleet.targets(), conditions=fleet.conditions()).value == 0
+        found = bound(arrivals, shrinking.targets(), conditions=shrinking.conditions())
+        assert found.value == pytest.approx(50)
 
 
 def test_devices_of_a_box_share_its_link_and_boxes_do_not():
