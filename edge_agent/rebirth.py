@@ -60,8 +60,8 @@ def start_over(born_s: float, folder: Path, listen: Iterable[Address]) -> None:
     Args:
         born_s: When this life began, on the monotonic clock.
         folder: The folder of this life's files, which the next life removes.
-        listen: Where this life listens; the next one removes the sockets' files, as it may not
-            know these addresses: its configuration may be another one, or have mistakes.
+        listen: Where this life listens; the next one, whose configuration may be another or have
+            mistakes, removes the files of these sockets.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     short = int(os.environ.get(_FAILED, "0")) + 1 if time.monotonic() - born_s < SHORT_LIFE_S else 0

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from edge_agent.cloud.config import ApplicationConfig
     from edge_agent.cloud.record import Record
 
-_UP = sys.executable, "-m", "scheduler.cli", "cloud", "up"
 _LOOK_S = 0.2
 _END_S = 60.0
 """How long the process that holds a cluster may take to end, after the time to drain requests."""
@@ -53,6 +52,7 @@ def up(
         str | None,
         typer.Option(metavar="ADDRESS", help="A running Ray cluster, instead of a new one."),
     ] = None,
+    # The descriptor of the lock, for the process that `--detach` starts.
     lock: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Serve a model repository as a Ray Serve application, with replicas that come and go."""
@@ -190,9 +190,10 @@ def _detach(file: Path, config: ApplicationConfig, lock: int) -> None:
 
     exit_on_signals()
     log = config.state_dir / "cloud.log"
+    program = [sys.executable, "-m", "scheduler.cli", "cloud", "up", "--config", str(file)]
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [*_UP, "--config", str(file), "--lock", str(lock)],
+            [*program, "--lock", str(lock)],
             pass_fds=[lock],
             stdin=subprocess.DEVNULL,
             stdout=out,
