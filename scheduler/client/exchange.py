@@ -21,7 +21,7 @@ from scheduler.client.deadlines import Deadlines
 from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
 from scheduler.client.large_calls import LARGE_BYTES, LargeCalls
-from scheduler.client.late_endings import add_way, expired, too_late
+from scheduler.client.late_endings import expired, in_callers_terms, lost_ns, too_late
 from scheduler.client.tls import Tls
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import (
@@ -418,7 +418,8 @@ class Exchange:
             return
         if isinstance(error, DeadlineInfeasible):
             connection.overhead.refused(time.monotonic_ns() - call.sent_ns)
-            add_way(error, connection.overhead.ns)
+            lost_ms = lost_ns(call, connection.overhead.ns) / 1e6
+            in_callers_terms(error, lambda budget_ms: budget_ms + lost_ms)
         self._end(call, error)
 
     def _on_goodbye(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 
 from scheduler.client.call import Call
@@ -46,10 +47,28 @@ def too_late(call: Call, now_ns: int) -> DeadlineExpired:
     )
 
 
-def add_way(error: DeadlineInfeasible, way_ns: int) -> None:
-    """Adds the round trip to a counter-offer, which counts only the box's own time."""
+def in_callers_terms(
+    error: DeadlineInfeasible, budget_for: Callable[[float], float]
+) -> DeadlineInfeasible:
+    """Converts a counter-offer to what its caller has to ask for.
+
+    Args:
+        error: The refusal; its offers are changed.
+        budget_for: The budget to ask for, in ms, so that one of a number of ms is left.
+    """
     offers = error.detail.get("earliest_budget_ms")
     if isinstance(offers, dict):
         error.detail["earliest_budget_ms"] = {
-            at: ceil((ms * 1e6 + way_ns) / 1e3) / 1e3 for at, ms in offers.items()
+            at: ceil(budget_for(ms) * 1e3) / 1e3 for at, ms in offers.items()
         }
+    return error
+
+
+def lost_ns(call: Call, round_trip_ns: int) -> int:
+    """What a call's budget loses before it counts at the box, and on the way back.
+
+    The wait here counts twice, since the next call's may be longer, but at most as long as the
+    round trip: that of a call that found no connection says nothing about the next.
+    """
+    waited_ns = call.sent_ns - call.submitted_ns
+    return round_trip_ns + min(2 * waited_ns, round_trip_ns)

@@ -138,6 +138,27 @@ def test_the_budget_goes_to_the_scheduler_and_its_refusal_comes_back(box: OneMod
     assert 8_000.0 < said(response)["earliest_ms"] < 8_920  # the way is the door's to add
 
 
+def test_a_deadline_as_long_as_the_offer_is_met(box: OneModel) -> None:
+    def admit(peer: Peer, header: wire.Header) -> None:
+        if header["budget_ns"] < 20_000_000_000:
+            peer.refuse(header, "infeasible", earliest_budget_ms={"cpu:0": 20_000.0})
+        else:
+            peer.answer(header)
+
+    async def work(door: EmbeddedDoor) -> float | None:
+        deadline_ms = 10_000.0
+        for _ in range(10):  # a busy machine may keep a call longer than the one before
+            headers = [("x-request-timeout-ms", str(deadline_ms))]
+            response = await door.answer("POST", INFER, headers, parts(BODY), is_local=True)
+            if response.status == 200:
+                return None
+            deadline_ms = said(response)["earliest_ms"]
+        return deadline_ms
+
+    box.on_infer = admit
+    assert with_door(box, work) is None
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [("overloaded", 429), ("expired", 504), ("unavailable", 503), ("failed", 500)],

@@ -12,6 +12,7 @@ from typing import Any
 from scheduler.client.call import Call, infer_call, question_call
 from scheduler.client.connection import Overhead
 from scheduler.client.exchange import Exchange
+from scheduler.client.late_endings import in_callers_terms
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.result import Result
@@ -157,6 +158,8 @@ class Box:
                 answer = DeadlineInfeasible(
                     f"the deadline {given}is over before the scheduler can be asked"
                 )
+            elif isinstance(answer, DeadlineInfeasible):
+                answer = in_callers_terms(answer, self._deadline_ms)
             on_end(answer)
 
         call = infer_call(
@@ -196,6 +199,10 @@ class Box:
         loop's timers have millisecond resolution, and are late by half a millisecond on average.
         """
         return min(2 * self.way_out.ns / 1e6 + _HALF_TICK_MS, _MOST_ALLOWANCE * deadline_ms)
+
+    def _deadline_ms(self, budget_ms: float) -> float:
+        """The deadline of which the door leaves this budget."""
+        return budget_ms + self._allowance_ms(budget_ms / (1 - _MOST_ALLOWANCE))
 
     def start(self, calls: Sequence[Call]) -> None:
         """Sends requests together, so that they can share a batch."""
