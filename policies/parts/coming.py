@@ -43,6 +43,9 @@ PARTS = 8
 RARE = 0.1
 """If all but one class make up no more than this share together, they are ignored."""
 
+BUSY = 0.25
+"""While recent requests need less than this share of the targets' time, time is not scarce."""
+
 _ANY_NS = 1 << 62
 
 _Shared = tuple[int, int, frozenset[str]]
@@ -249,6 +252,11 @@ class Coming:
     def since_ns(self) -> int:
         """The time in which the recent requests arrived."""
         return max(1, self._outlook.view.now_ns - self._came[0][0])
+
+    def is_calm(self) -> bool:
+        """Whether recent requests are known, and leave the targets idle most of the time."""
+        work_ns = fsum([each.work_ns for each in self.groups])
+        return 0.0 < work_ns < BUSY * self.since_ns()
 
     def expected(self, kind: RequestClass, within_ns: int) -> float:
         """How many requests of a class are expected within a time, judged by the recent ones."""

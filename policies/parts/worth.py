@@ -13,7 +13,8 @@ is subtracted (`parts.meanwhile`).
 
 That may be a batch of a quick variant of its model. One that the model's owner prefers goes instead
 if it harms no queued request, and if each of its requests gains more in right answers (`LIKED`)
-than it costs: the loss behind the batch, and its time, which has a price while requests are missed.
+than it costs: the loss behind the batch, and its time, which has a price while requests are missed
+and keep the targets busy.
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
@@ -185,7 +186,7 @@ class Worth:
         bid, offer = best[1].bid, best[1].offer
         if offer is bid.offers[0]:
             return best
-        price = self._scarcity.price(bid)
+        price = 0.0 if self._coming.is_calm() else self._scarcity.price(bid)
         for preferred in bid.offers[: bid.offers.index(offer)]:
             rivals = [each for each in ranked if each[1].offer is preferred and each[1].bid is bid]
             if not rivals:

@@ -144,3 +144,25 @@ def test_the_preferred_variant_runs_where_its_time_costs_less_than_it_is_better(
     endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
     ran = [ending.run.variant for ending in endings if ending.run is not None]
     assert least <= ran.count("large") / len(ran) <= most
+
+
+THEN_CALM = """
+workload:
+  seconds: 40
+  streams:
+    - {process: poisson, rate_per_s: 325, end_s: 10, mix: [{model: m, deadline_ms: 60}]}
+    - {process: poisson, rate_per_s: 3, start_s: 10, mix: [{model: m, deadline_ms: 60}]}
+"""
+
+
+def test_the_preferred_variant_runs_again_soon_after_an_overload(tmp_path: Path) -> None:
+    file = tmp_path / "calm.yaml"
+    file.write_text(VARIANTS.replace("SMALL", "0.89").partition("workload:")[0] + THEN_CALM)
+    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
+    ran = [
+        ending.run.variant
+        for ending in endings
+        if ending.run is not None and ending.at_ns > 15_000_000_000
+    ]
+    assert len(ran) > 50
+    assert set(ran) == {"large"}
