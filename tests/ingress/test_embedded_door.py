@@ -159,6 +159,14 @@ def test_a_deadline_as_long_as_the_offer_is_met(box: OneModel) -> None:
     assert with_door(box, work) is None
 
 
+def test_a_deadline_that_passes_is_named_as_the_caller_gave_it(box: OneModel) -> None:
+    box.on_infer = ignore
+    response = ask(box, "POST", INFER, BODY, headers=(("x-request-timeout-ms", "100"),))
+    assert response.status == 504
+    why = "the deadline of 100 ms passed before the scheduler's answer came"
+    assert said(response) == {"error": why, "code": "expired", "budget_ms": 100}
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [("overloaded", 429), ("expired", 504), ("unavailable", 503), ("failed", 500)],

@@ -153,14 +153,7 @@ class Box:
         def ended(answer: Result | BaseException) -> None:
             if isinstance(answer, Overloaded):
                 self._note_rest(tenant.name, answer)
-            elif isinstance(answer, DeadlineExpired) and not call.sends:
-                given = f"of {deadline_ms:g} ms " if deadline_ms > LEAST_MS else ""
-                answer = DeadlineInfeasible(
-                    f"the deadline {given}is over before the scheduler can be asked"
-                )
-            elif isinstance(answer, DeadlineInfeasible):
-                answer = in_callers_terms(answer, self._deadline_ms)
-            on_end(answer)
+            on_end(self._in_callers_terms(answer, deadline_ms, call))
 
         call = infer_call(
             next(self._ids),
@@ -177,6 +170,26 @@ class Box:
         if priority is None:
             call.header.pop("priority", None)
         return call
+
+    def _in_callers_terms(
+        self, answer: Result | BaseException, deadline_ms: float, call: Call
+    ) -> Result | BaseException:
+        """An answer that counts with the caller's deadline, part of which the door kept."""
+        if isinstance(answer, DeadlineInfeasible):
+            return in_callers_terms(answer, self._deadline_ms)
+        if not isinstance(answer, DeadlineExpired):
+            return answer
+        if not call.sends:
+            given = f"of {deadline_ms:g} ms " if deadline_ms > LEAST_MS else ""
+            return DeadlineInfeasible(
+                f"the deadline {given}is over before the scheduler can be asked"
+            )
+        if "budget_ms" not in answer.detail:  # the scheduler's
+            return answer
+        return DeadlineExpired(
+            f"the deadline of {deadline_ms:g} ms passed before the scheduler's answer came",
+            {"budget_ms": deadline_ms},
+        )
 
     def check_rested(self, tenant: Tenant) -> None:
         """Checks that the scheduler has not told this tenant to wait.
