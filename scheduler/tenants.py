@@ -104,7 +104,10 @@ class Tenant(BaseModel):
             Forbidden: It does not have the scope.
         """
         if scope not in self.scopes:
-            raise Forbidden(f"{self.name!r} does not have the scope {scope!r}")
+            raise Forbidden(
+                f"{self.name!r} does not have the scope {scope!r}; "
+                "tokens have scopes by the box's token_file or tenants_file"
+            )
 
     def sees(self, model: str) -> bool:
         """Whether the tenant may use that model; it is not told of any other."""
