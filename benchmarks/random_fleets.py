@@ -1,7 +1,7 @@
 """How policies do on random fleets, which no constant was chosen for.
 
-    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--variants] [--fleets N]
-        [--first N] [--policy A,B] [--requests N] [--json FILE]
+    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--variants] [--load X]
+        [--clients N] [--fleets N] [--first N] [--policy A,B] [--requests N] [--json FILE]
 
 A fleet has two to six models that take 1 to 32 ms alone. On a `cpu` they gain at most a fifth from
 batches, and half of them form none; on a `gpu` an item takes a twentieth to a half of that time in
@@ -12,6 +12,9 @@ the capacity, and arrivals have a CV of 1, 2 or 4.
 With `--variants` a model has up to three, each of which takes 0.15 to 0.8 times as long as the one
 before and gives 0.2 to 3 % fewer right answers. Deadlines and capacity are those of the quickest.
 The share of right answers is that of requests answered in time and rightly.
+
+With `--clients` so many clients ask in place of that, each `THINK_MS` after its last answer. Then
+the figures are answers in time per second, as a percentage of what the first policy gives.
 
 Of each policy but the first, the difference to the first is given with its 95 % confidence interval
 over the fleets, and by load and CV.
@@ -39,6 +42,7 @@ from replay.scenarios import load_scenario
 LOADS = (0.5, 0.7, 0.9, 1.1, 1.3, 1.6, 2.0)
 CVS = (1, 1, 1, 2, 4)
 BATCHES = [1, 2, 4, 8, 16]
+THINK_MS = 5.0
 
 
 def described(kind: str, devices: int, number: int) -> dict[str, Any]:
@@ -94,6 +98,22 @@ def with_variants(scenario: dict[str, Any]) -> dict[str, Any]:
     return {**scenario, "fleet": {**fleet, "models": models}}
 
 
+def from_clients(scenario: dict[str, Any], clients: int) -> dict[str, Any]:
+    """The same scenario with clients that wait for each answer before they ask again."""
+    mix = scenario["workload"]["mix"]
+    asked = {"process": "clients", "clients": clients, "think_ms": THINK_MS, "requests": 1}
+    return {**scenario, "workload": {**asked, "mix": mix}}
+
+
+def per_second(played: Experiment, policy: PolicyChoice) -> float:
+    """How many requests are answered in time per second."""
+    in_time = ended_ns = 0
+    for ending in played.endings(policy, 1):
+        in_time += ending.in_time
+        ended_ns = max(ended_ns, ending.at_ns)
+    return in_time / ended_ns * 1e9
+
+
 def percents(played: Experiment, policy: PolicyChoice) -> tuple[float, float]:
     """How many percent of the requests are answered in time, and how many in time and rightly."""
     offers = [offer for target in played.fleet.targets() for offer in target.offers]
@@ -133,6 +153,8 @@ def main() -> None:
     parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--variants", action="store_true", help="models have several")
+    parser.add_argument("--load", type=float, help="of all fleets, as a multiple of the capacity")
+    parser.add_argument("--clients", type=int, help="a closed loop of so many")
     parser.add_argument("--fleets", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the number of the first fleet")
     parser.add_argument("--policy", default="goodput,edf", help="separated by commas")
@@ -147,21 +169,32 @@ def main() -> None:
         scenario = described(args.kind, args.devices, args.first + index)
         if args.variants:
             scenario = with_variants(scenario)
-        played = experiment(scenario, args.requests)
         workload = scenario["workload"]
-        conditions[f"load {workload['load']}"].append(index)
-        conditions[f"cv {workload.get('cv', 1)}"].append(index)
+        if args.load:
+            workload["load"] = args.load
+        if args.clients:
+            scenario = from_clients(scenario, args.clients)
+        else:
+            conditions[f"load {workload['load']}"].append(index)
+            conditions[f"cv {workload.get('cv', 1)}"].append(index)
+        played = experiment(scenario, args.requests)
+        rates = []
         for policy in policies:
-            on_time, right = percents(played, policy)
+            if args.clients:
+                rates.append(per_second(played, policy))
+                on_time = right = 100 * rates[-1] / rates[0]
+            else:
+                on_time, right = percents(played, policy)
             shares[policy.label].append(on_time)
             rights[policy.label].append(right)
         found = {name: round(own[-1], 1) for name, own in shares.items()}
         print(f"fleet {args.first + index}:", found, file=sys.stderr)
     first, *others = shares
+    counted = "per_second_percent" if args.clients else "on_time_percent"
     figures: dict[str, Any] = {
-        "on_time_percent": {name: statistics.fmean(own) for name, own in shares.items()}
+        counted: {name: statistics.fmean(own) for name, own in shares.items()}
     }
-    if args.variants:
+    if args.variants and not args.clients:
         figures["right_percent"] = {name: statistics.fmean(own) for name, own in rights.items()}
     for name in others:
         gains = [own - base for own, base in zip(shares[name], shares[first], strict=True)]

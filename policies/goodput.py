@@ -11,8 +11,8 @@ Rule, in seven parts:
 * Service. Of all batches that an open target could finish in time, over every class, variant and
   size, the one that is worth most per device-second goes, unless it harms a request of a more
   important priority (`parts.worth`). The expected loss from requests that arrive while it runs is
-  subtracted from its worth; if nothing is left, the batch may wait (`parts.meanwhile`). Of several
-  idle targets the fastest is filled first.
+  subtracted from its worth (`parts.meanwhile`); if nothing is left, the batch may wait
+  (`parts.patience`). Of several idle targets the fastest is filled first.
 * Bunches (`parts.gathering`). Cameras that are triggered together send bunches of requests. If
   requests that arrive at empty queues are mostly followed by more at once, and not all were in time
   lately, they are held for up to a tenth of their batch's time.
@@ -46,10 +46,11 @@ from policies.parts.buying import price, purchases
 from policies.parts.coming import Coming
 from policies.parts.displacing import Displacement
 from policies.parts.gathering import Gathering
-from policies.parts.meanwhile import Meanwhile, may_wait
+from policies.parts.meanwhile import Meanwhile
 from policies.parts.odds import CHOICES, Odds
 from policies.parts.outbidding import Outbidding
 from policies.parts.outlook import Outlook, too_late
+from policies.parts.patience import Patience
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import candidates, fill, order
 from policies.parts.worth import Worth
@@ -111,6 +112,7 @@ class Everywhere:
         self._coming = Coming(self._outlook, self.admission)
         self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
+        self._patience = Patience(self._outlook, self._coming)
         meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
         self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
 
@@ -123,6 +125,7 @@ class Everywhere:
             self._begin()
         self._gathering.look(arrivals)
         self._coming.look()
+        self._patience.look(len(arrivals))
         yield from self._refusals(arrivals)
         if not self._outlook.some_dear:
             yield from fill(self._outlook, self._next, self._evictions)
@@ -154,6 +157,7 @@ class Everywhere:
                 continue
             self._outbidding.admitted(request)
             self._scarcity.came()
+            self._patience.admitted()
             if outbid:
                 yield from self._missed(outbid)
 
@@ -216,9 +220,8 @@ class Everywhere:
         found = list(candidates(self._outlook, target))
         if not found:
             return None
-        best, worth = self._worth.most(found)
-        has_others = self._outlook.some_dear or self._outlook.view.has_peers
-        if worth <= 0.0 and not has_others and may_wait(best, worth, found):
+        best, worth, lost = self._worth.most(found)
+        if self._patience.waits(best, worth, lost, found):
             return Wake(best.done_ns, "it would make expected arrivals late that are worth more")
         wait = self._gathering.wait(best)
         if wait is not None:

@@ -33,3 +33,28 @@ def test_the_differences_are_those_of_the_same_fleets(tmp_path, monkeypatch, cap
         "fleet 6",
         "fleet 7",
     ]
+
+
+def test_what_clients_get_per_second_is_a_percentage_of_what_the_first_policy_gives(
+    tmp_path, monkeypatch, capsys
+):
+    file = tmp_path / "figures.json"
+    asked = "--clients 2 --devices 2 --fleets 2 --requests 200 --policy edf,goodput,edf_admit"
+    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
+    random_fleets.main()
+    figures = json.loads(file.read_text())
+    percent, beyond = figures["per_second_percent"], figures["goodput beyond edf"]
+    assert percent["edf"] == 100
+    assert percent["goodput"] > 90
+    assert beyond["all"]["mean"] == pytest.approx(percent["goodput"] - 100)
+    assert "edf" in capsys.readouterr().err
+
+
+def test_a_load_is_that_of_all_fleets(tmp_path, monkeypatch):
+    file = tmp_path / "figures.json"
+    asked = "--kind gpu --load 8 --fleets 2 --requests 200 --policy goodput,edf"
+    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
+    random_fleets.main()
+    figures = json.loads(file.read_text())
+    assert "load 8.0" in figures["edf beyond goodput"]
+    assert 0 < figures["on_time_percent"]["goodput"] < 40

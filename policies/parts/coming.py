@@ -139,6 +139,11 @@ class Alike:
         count = bisect_right(slack_ns, length_ns)
         return length_ns * worth[count] - slack_worth[count]
 
+    def patient(self) -> tuple[int, float]:
+        """How long the most patient of them could have waited, and their mean worth."""
+        slack_ns, worth, _ = self._added_up()
+        return slack_ns[-1], worth[-1] / len(slack_ns)
+
     def late(self, wait_ns: float) -> float:
         """The worth of those that are late if waits are exponential, with this mean."""
         slack_ns, worth, _ = self._added_up()
@@ -257,6 +262,10 @@ class Coming:
         """Whether recent requests are known, and leave the targets idle most of the time."""
         work_ns = fsum([each.work_ns for each in self.groups])
         return 0.0 < work_ns < BUSY * self.since_ns()
+
+    def all_expected(self, within_ns: int) -> float:
+        """How many requests of all classes are expected within a time."""
+        return len(self._came) * within_ns / self.since_ns()
 
     def expected(self, kind: RequestClass, within_ns: int) -> float:
         """How many requests of a class are expected within a time, judged by the recent ones."""

@@ -8,13 +8,12 @@ go first, so the longer the queues, the later another target becomes free:
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
     (BACKLOG + SHORT * the share of requests that are missed)
 
-If the loss exceeds the worth of every batch that could go now, it is better to wait: for a fuller
-batch, for urgent requests, or for another target. If two of the largest batches or more are queued,
-capacity is short and waiting gains nothing. Then the loss must exceed the worth by `FAR_MORE` times
-the batch's weight. Nothing waits if there are costly targets or other boxes.
-
-The three numbers stand for what the other targets will have started by then. They were tuned by
+These three numbers stand for what the other targets will have started by then. They were tuned by
 simulating a fleet of three devices at loads from 0.8 to 2.0 (docs/policies-compared.md).
+
+A target loses no more than it could earn meanwhile: that time at the rate of the group that pays
+best there, in the largest batches for which its most patient requests have time. Far beyond the
+capacity much more arrives than that.
 
 Source: the rule is one step of policy improvement: the cost of a decision is the expected loss
 after it, by a simple model. R. A. Howard, "Dynamic Programming and Markov Processes", MIT Press,
@@ -23,13 +22,13 @@ after it, by a simple model. R. A. Howard, "Dynamic Programming and Markov Proce
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from math import fsum
 from typing import NamedTuple
 
 from policies.parts.admission import Admission
 from policies.parts.coming import Alike, Coming
-from policies.parts.outlook import Outlook
+from policies.parts.outlook import Bid, Outlook
 from policies.parts.pace import Pace
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate
@@ -40,9 +39,6 @@ STRETCH = 2.0
 BACKLOG, SHORT = 0.25, 2.0
 """How much longer another target is assumed to be busy, as a share of the time that all targets
 need for the queued requests: always `BACKLOG`, plus `SHORT` times the share of missed requests."""
-
-FAR_MORE = 2.0
-"""A batch whose net loss is this many times its own weight waits, however long the queue is."""
 
 _FAR_NS = float(1 << 62)
 
@@ -56,6 +52,7 @@ class _Late(NamedTuple):
         until_ns: How soon another target could have done one, less what the fastest takes.
         anyway: What is lost even without a batch ahead.
         quiet_ns: How long until the next of them is expected.
+        per_ns: What the target could earn with them per nanosecond.
     """
 
     alike: Alike
@@ -63,6 +60,7 @@ class _Late(NamedTuple):
     until_ns: float
     anyway: float
     quiet_ns: int
+    per_ns: float
 
 
 class Meanwhile:
@@ -97,40 +95,40 @@ class Meanwhile:
         paces = [(each, self._admission.pace(each.kind)) for each in coming.groups]
         groups = [self._late(*each, target_id) for each in paces if target_id in each[1].target_ids]
         since_ns = coming.since_ns()
+        per_ns = max([each.per_ns for each in groups], default=0.0)
         losses = []
         for candidate in found:
             lost = 0.0
-            for alike, own_ns, until_ns, anyway, quiet_ns in groups:
+            for alike, own_ns, until_ns, anyway, quiet_ns, _ in groups:
                 if alike.priority <= candidate.priority:
                     end_ns = min(candidate.latency_ns + own_ns, until_ns) - quiet_ns
                     if end_ns > own_ns:
                         lost += alike.lost(end_ns) - anyway
-            losses.append(lost / since_ns / coming.odds(candidate.bid))
+            lost = min(lost / since_ns, per_ns * candidate.latency_ns)
+            losses.append(lost / coming.odds(candidate.bid))
         return losses
 
     def _late(self, alike: Alike, pace: Pace, target_id: str) -> _Late:
         starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
         backlog = BACKLOG + SHORT * self._scarcity.share
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
-        own_ns, until_ns = 0, _FAR_NS
-        for at, one_ns in zip(pace.ids, pace.ones_ns, strict=True):
-            if at == target_id:
+        own_ns, until_ns, per_ns = 0, _FAR_NS, 0.0
+        for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):
+            if bid.target_id == target_id:
                 own_ns = one_ns - pace.least_ns
+                per_ns = _earned(alike, bid, pace.least_ns)
             else:
-                done_ns = STRETCH * (starts_ns[at] - now_ns) + ahead_ns + one_ns
+                done_ns = STRETCH * (starts_ns[bid.target_id] - now_ns) + ahead_ns + one_ns
                 until_ns = min(until_ns, done_ns)
-        return _Late(alike, own_ns, until_ns, alike.lost(own_ns), alike.quiet_ns(now_ns))
+        anyway, quiet_ns = alike.lost(own_ns), alike.quiet_ns(now_ns)
+        return _Late(alike, own_ns, until_ns, anyway, quiet_ns, per_ns)
 
 
-def may_wait(best: Candidate, worth: float, found: Sequence[Candidate]) -> bool:
-    """Whether a batch that loses more than it is worth now should wait.
-
-    Args:
-        best: The batch with the highest worth.
-        worth: Its worth per nanosecond, less its loss; not above 0.
-        found: All batches that could go.
-    """
-    if worth * best.latency_ns <= -FAR_MORE * fsum([request.weight for request in best.batch]):
-        return True
-    largest = max([len(each.batch) for each in found if each.queue is best.queue])
-    return len(best.queue) < 2 * largest
+def _earned(alike: Alike, bid: Bid, least_ns: int) -> float:
+    """What a target could earn with a group per nanosecond, in batches that could be in time."""
+    slack_ns, worth = alike.patient()
+    rate = 0.0
+    for _, ladder in bid.ladders():
+        at = bisect_right(ladder.latency_ns, slack_ns + least_ns) - 1
+        rate = max(rate, ladder.rate[max(0, at)])
+    return worth * rate

@@ -100,33 +100,33 @@ class Worth:
         self._coming = coming
         self._scale = scale
 
-    def most(self, found: list[Candidate]) -> tuple[Candidate, float]:
+    def most(self, found: list[Candidate]) -> tuple[Candidate, float, float]:
         """The batch with the highest worth, unless a more important one takes precedence.
 
         The best batch of the most important priority takes precedence if it harms no request, or if
         the one with the highest worth would harm a more important request.
 
         Returns:
-            The batch, and its worth per nanosecond less the loss behind it; any value above 0 if it
-            is the only one and makes nothing late.
+            The batch, its worth per nanosecond less the loss behind it, and that loss; any worth
+            above 0 if it is the only one and makes nothing late.
         """
         losses = self._meanwhile.lost(found)
         if len(found) == 1 and not losses[0]:
-            return found[0], 1.0
+            return found[0], 1.0, 0.0
         scale = self._scale
         if self._coming.is_one or len(self._outlook.starts_ns) == 1:
             scale *= NO_CHOICE
         scale_ns = scale * max([candidate.latency_ns for candidate in found])
         ranked = self._ranked(found, losses, scale_ns)
-        (worth, _), best, _ = self._best(ranked)
+        (worth, _), best, lost = self._best(ranked)
         priorities = [candidate.priority for candidate in found]
         first = min(priorities)
         if first < max(priorities):
             important = [each for each in ranked if each[1].priority == first]
-            (urgent, _), choice, _ = self._best(important)
+            (urgent, _), choice, behind = self._best(important)
             if not self._harms(choice) or self._harms(best, best.priority):
-                return choice, urgent
-        return best, worth
+                return choice, urgent, behind
+        return best, worth, lost
 
     def _ranked(
         self, found: list[Candidate], losses: list[float], scale_ns: float
