@@ -13,11 +13,11 @@ With `--variants` a model has up to three, each of which takes 0.15 to 0.8 times
 before and gives 0.2 to 3 % fewer right answers. Deadlines and capacity are those of the quickest.
 The share of right answers is that of requests answered in time and rightly.
 
-With `--clients` so many clients ask in place of that, each `THINK_MS` after its last answer. Then
-the figures are answers in time per second, as a percentage of what the first policy gives.
+With `--clients` so many clients ask in place of that, each `THINK_MS` after its last answer or
+refusal, and there are figures for the answers in time per second, too.
 
-Of each policy but the first, the difference to the first is given with its 95 % confidence interval
-over the fleets, and by load and CV.
+Of each policy but the first, the difference to the first (and with `--clients` the ratio) is given
+with its 95 % confidence interval over the fleets, and by load and CV.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import random
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -105,26 +105,32 @@ def from_clients(scenario: dict[str, Any], clients: int) -> dict[str, Any]:
     return {**scenario, "workload": {**asked, "mix": mix}}
 
 
-def per_second(played: Experiment, policy: PolicyChoice) -> float:
-    """How many requests are answered in time per second."""
-    in_time = ended_ns = 0
-    for ending in played.endings(policy, 1):
-        in_time += ending.in_time
-        ended_ns = max(ended_ns, ending.at_ns)
-    return in_time / ended_ns * 1e9
+class Played(NamedTuple):
+    """What a policy did on a fleet.
+
+    Attributes:
+        on_time: How many percent of the requests were answered in time.
+        right: How many in time and rightly.
+        per_s: How many were answered in time per second.
+    """
+
+    on_time: float
+    right: float
+    per_s: float
 
 
-def percents(played: Experiment, policy: PolicyChoice) -> tuple[float, float]:
-    """How many percent of the requests are answered in time, and how many in time and rightly."""
+def play(played: Experiment, policy: PolicyChoice) -> Played:
+    """Plays a fleet's requests to their end."""
     offers = [offer for target in played.fleet.targets() for offer in target.offers]
     accuracy = {(offer.model, offer.variant): offer.accuracy or 1.0 for offer in offers}
-    count = on_time = right = 0.0
+    count = on_time = right = ended_ns = 0.0
     for ending in played.endings(policy, 1):
         count += 1
+        ended_ns = max(ended_ns, ending.at_ns)
         if ending.in_time and ending.run is not None:
             on_time += 1
             right += accuracy[ending.run.model, ending.run.variant]
-    return 100 * on_time / count, 100 * right / count
+    return Played(100 * on_time / count, 100 * right / count, on_time / ended_ns * 1e9)
 
 
 def experiment(scenario: dict[str, Any], requests: int) -> Experiment:
@@ -147,6 +153,11 @@ def summary(differences: Sequence[float]) -> dict[str, float | None]:
     }
 
 
+def means(played: Mapping[str, Sequence[Played]], what: str) -> dict[str, float]:
+    """The mean of one of the figures over all fleets, by policy."""
+    return {name: statistics.fmean(getattr(p, what) for p in own) for name, own in played.items()}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -162,8 +173,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
     policies = [PolicyChoice.parse(policy) for policy in args.policy.split(",")]
-    shares: dict[str, list[float]] = defaultdict(list)
-    rights: dict[str, list[float]] = defaultdict(list)
+    played: dict[str, list[Played]] = defaultdict(list)
     conditions: dict[str, list[int]] = defaultdict(list)
     for index in range(args.fleets):
         scenario = described(args.kind, args.devices, args.first + index)
@@ -177,31 +187,27 @@ def main() -> None:
         else:
             conditions[f"load {workload['load']}"].append(index)
             conditions[f"cv {workload.get('cv', 1)}"].append(index)
-        played = experiment(scenario, args.requests)
-        rates = []
+        ready = experiment(scenario, args.requests)
         for policy in policies:
-            if args.clients:
-                rates.append(per_second(played, policy))
-                on_time = right = 100 * rates[-1] / rates[0]
-            else:
-                on_time, right = percents(played, policy)
-            shares[policy.label].append(on_time)
-            rights[policy.label].append(right)
-        found = {name: round(own[-1], 1) for name, own in shares.items()}
+            played[policy.label].append(play(ready, policy))
+        found = {name: round(own[-1].on_time, 1) for name, own in played.items()}
         print(f"fleet {args.first + index}:", found, file=sys.stderr)
-    first, *others = shares
-    counted = "per_second_percent" if args.clients else "on_time_percent"
-    figures: dict[str, Any] = {
-        counted: {name: statistics.fmean(own) for name, own in shares.items()}
-    }
-    if args.variants and not args.clients:
-        figures["right_percent"] = {name: statistics.fmean(own) for name, own in rights.items()}
+    first, *others = played
+    figures: dict[str, Any] = {"on_time_percent": means(played, "on_time")}
+    if args.variants:
+        figures["right_percent"] = means(played, "right")
+    if args.clients:
+        figures["in_time_per_s"] = means(played, "per_s")
     for name in others:
-        gains = [own - base for own, base in zip(shares[name], shares[first], strict=True)]
+        pairs = list(zip(played[name], played[first], strict=True))
+        gains = [own.on_time - base.on_time for own, base in pairs]
         figures[f"{name} beyond {first}"] = {
             "all": summary(gains),
             **{key: summary([gains[i] for i in rows]) for key, rows in sorted(conditions.items())},
         }
+        if args.clients:
+            ratios = [own.per_s / base.per_s for own, base in pairs]
+            figures[f"{name} per second by {first}"] = summary(ratios)
     write_figures(figures, args.json)
 
 
