@@ -22,7 +22,7 @@ PURE := tests/core tests/policies
 
 test: check $(VENV)/.kserve ## check, then every test, with coverage for the pure rooms
 	$(BIN)/python -m pytest --cov -n 2 $(PURE)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(PURE))
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(PURE))
 
 test-clouds: clouds $(VENV)/.dev ## the conformance suite of clouds, also against Triton and MLServer
 	$(BIN)/python -m pytest tests/e2e/clouds
