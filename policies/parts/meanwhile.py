@@ -2,8 +2,9 @@
 
 A request that arrives while a device is busy is lost only if no other target can start it. So the
 loss behind a batch (`parts.coming`) counts only until the batch ends or another target becomes
-free, whichever is sooner: the last free device is worth more than one of three. The queued requests
-go first, so the longer the queues, the later another target becomes free:
+free, whichever is sooner: the last free device is worth more than one of three. A target that runs
+several batches at once may be free beside this one. The queued requests go first, so the longer the
+queues, the later another target becomes free:
 
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
     (BACKLOG + SHORT * the share of requests that are missed)
@@ -117,9 +118,13 @@ class Meanwhile:
             if bid.target_id == target_id:
                 own_ns = one_ns - pace.least_ns
                 per_ns = _earned(alike, bid, pace.least_ns)
+                beside_ns = bid.target.beside_ns(now_ns)
+                if beside_ns is None:
+                    continue
+                start_ns = max(beside_ns, starts_ns[target_id])
             else:
-                done_ns = STRETCH * (starts_ns[bid.target_id] - now_ns) + ahead_ns + one_ns
-                until_ns = min(until_ns, done_ns)
+                start_ns = starts_ns[bid.target_id]
+            until_ns = min(until_ns, STRETCH * (start_ns - now_ns) + ahead_ns + one_ns)
         anyway, quiet_ns = alike.lost(own_ns), alike.quiet_ns(now_ns)
         return _Late(alike, own_ns, until_ns, anyway, quiet_ns, per_ns)
 

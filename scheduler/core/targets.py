@@ -272,9 +272,20 @@ class TargetState:
         if len(self.runs) < self.spec.width:
             free_ns = now_ns
         else:
-            done_ns = self._head_done_ns
-            free_ns = self._behind_ns + (done_ns if done_ns >= now_ns else 2 * now_ns - done_ns)
+            free_ns = self._behind_ns + self._until_ns(now_ns)
         return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
+
+    def _until_ns(self, now_ns: int) -> int:
+        """When the first of its running batches is expected to be done."""
+        done_ns = self._head_done_ns
+        return done_ns if done_ns >= now_ns else 2 * now_ns - done_ns
+
+    def beside_ns(self, now_ns: int) -> int | None:
+        """When another batch could start if one starts now; None if only once that is done."""
+        beside = self.spec.width - len(self.runs)
+        if beside == 1 and self.runs:
+            return self._until_ns(now_ns)
+        return now_ns if beside > 1 else None
 
     def overdue_ns(self, now_ns: int) -> int:
         """For how long a run should have been over; 0 if none is overdue."""

@@ -164,6 +164,19 @@ def test_batches_that_run_at_once_are_expected_at_once():
     assert wide.opens_ns() == 9 * MS
 
 
+def test_another_may_start_beside_one_that_starts_now():
+    wide = TargetState(replace(target("t", FIVE, slots=4), width=3))
+    assert wide.beside_ns(0) == 0
+    wide.begin(run(1, 0))
+    assert wide.beside_ns(1 * MS) == 1 * MS
+    wide.begin(run(2, 1, expected_ms=9))
+    assert wide.beside_ns(1 * MS) == 5 * MS
+    assert wide.beside_ns(7 * MS) == 9 * MS  # overdue by 2 ms
+    wide.begin(run(3, 1))
+    assert wide.beside_ns(1 * MS) is None
+    assert state(FIVE).beside_ns(0) is None
+
+
 def test_a_batch_that_ran_beside_others_is_measured_from_its_own_start():
     wide = TargetState(replace(target("t", FIVE, slots=3), width=2))
     wide.add_offers(wide.spec.offers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,31 @@ def test_nothing_waits_for_what_hardly_ever_comes() -> None:
     assert [box.ask(TABLE, 10_000) for _ in range(2)] == [None] * 2
     assert len({run.target_id for _, _, run in box.runs}) == 2
     box.watch.close()
+
+
+WIDE = """
+about: A device that runs three batches at once, and models of 2 and 31 ms.
+fleet:
+  models:
+    - {name: short, base_ms: 0.2, per_item_ms: 1.8, batches: [1]}
+    - {name: long, base_ms: 1, per_item_ms: 30, batches: [1]}
+  boxes: [{devices: [{id: "cpu:0", width: 3}]}]
+workload:
+  process: poisson
+  load: 0.5
+  requests: 2000
+  mix:
+    - {model: short, share: 4, deadline_ms: 8}
+    - {model: long, share: 1, deadline_ms: 150}
+"""
+
+
+def test_what_runs_on_a_device_leaves_it_free_for_others_at_once(tmp_path: Path) -> None:
+    """It had 81 % in time, with nearly all long ones refused or dropped."""
+    file = tmp_path / "wide.yaml"
+    file.write_text(WIDE)
+    result = load_scenario(file).experiment().simulate(PolicyChoice.parse("goodput"), 1)
+    assert result.on_time_share() > 0.98
 
 
 @pytest.mark.parametrize(
