@@ -169,8 +169,16 @@ class Admission:
         return now_ns + int(wait_ns)
 
     def backlog_ns(self, pace: Pace) -> float:
-        """How long a class's targets together need for their whole backlog, in full batches."""
-        return fsum([len(queue) * each.cost_ns * pace.part(each) for queue, each in self._lanes])
+        """How long a class's targets together need for the backlog, in full batches.
+
+        Of each class only what all targets take at once counts: the rest waits, as what comes does.
+        """
+        return fsum(
+            [
+                min(len(queue), each.at_once) * each.cost_ns * pace.part(each)
+                for queue, each in self._lanes
+            ]
+        )
 
     def counter_offers(self, requests: Sequence[Request]) -> list[dict[str, int]]:
         """The smallest budgets found with which requests like these would be admitted without them.

@@ -9,6 +9,9 @@ queues, the later another target becomes free:
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
     (BACKLOG + SHORT * the share of requests that are missed)
 
+Of each queue no more counts than all targets take at once: a long queue of requests that can wait
+is no reason to let them wait for ever.
+
 These three numbers stand for what the other targets will have started by then. They were tuned by
 simulating a fleet of three devices at loads from 0.8 to 2.0 (docs/policies-compared.md).
 

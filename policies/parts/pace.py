@@ -17,6 +17,7 @@ class Pace:
         ids: The ids of these targets, in the same order.
         target_ids: The same as a set.
         full: How many requests the largest batch holds.
+        at_once: How many requests all targets take at once, in their largest batches.
         cost_ns: The time per request that all targets together need in full batches: 1 over the sum
             of their rates, in nanoseconds.
         longest_ns: How long the longest batch takes.
@@ -33,6 +34,12 @@ class Pace:
         self._curves = [curve for bid in bids for curve in bid.curves]
         self._version = self._versions()
         self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
+        self.at_once = sum(
+            [
+                bid.target.spec.width * max([curve.batch_sizes[-1] for curve in bid.curves])
+                for bid in bids
+            ]
+        )
         self._shares_ns: dict[int, float] = {}
         self._parts: dict[str, float] = {}
         self.cost_ns = self.share_ns(self.full)
