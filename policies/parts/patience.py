@@ -28,8 +28,8 @@ FAR_MORE = 2.0
 """A batch whose net loss is this many times its own weight waits, however long the queue is."""
 
 LEAST = 0.1
-"""If less than this part of the expected arrivals are admitted, nothing waits. With 0.25, fleets at
-four times their capacity have up to 0.2 points fewer in time."""
+"""If less than this part of the expected arrivals are admitted, nothing waits. It is small because
+under overload most are refused however soon a target serves."""
 
 SURE = 1.5
 """By how many standard deviations arrivals may be fewer than in the mean."""
