@@ -119,12 +119,12 @@ class Played(NamedTuple):
     per_s: float
 
 
-def play(played: Experiment, policy: PolicyChoice) -> Played:
+def play(ready: Experiment, policy: PolicyChoice) -> Played:
     """Plays a fleet's requests to their end."""
-    offers = [offer for target in played.fleet.targets() for offer in target.offers]
+    offers = [offer for target in ready.fleet.targets() for offer in target.offers]
     accuracy = {(offer.model, offer.variant): offer.accuracy or 1.0 for offer in offers}
     count = on_time = right = ended_ns = 0.0
-    for ending in played.endings(policy, 1):
+    for ending in ready.endings(policy, 1):
         count += 1
         ended_ns = max(ended_ns, ending.at_ns)
         if ending.in_time and ending.run is not None:

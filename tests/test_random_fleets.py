@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import random_fleets
+
+
+@pytest.fixture
+def figures_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Runs the benchmark with a command line, and returns what it writes."""
+
+    def run(asked: str) -> dict[str, Any]:
+        file = tmp_path / "figures.json"
+        monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
+        random_fleets.main()
+        figures: dict[str, Any] = json.loads(file.read_text())
+        return figures
+
+    return run
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -17,12 +34,10 @@ def test_a_fleet_depends_on_its_number_alone(kind):
     assert a != b != c != a
 
 
-def test_the_differences_are_those_of_the_same_fleets(tmp_path, monkeypatch, capsys):
-    file = tmp_path / "figures.json"
-    asked = "--kind gpu --devices 2 --fleets 3 --first 5 --requests 200 --policy goodput,fcfs"
-    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
-    random_fleets.main()
-    figures = json.loads(file.read_text())
+def test_the_differences_are_those_of_the_same_fleets(figures_of, capsys):
+    figures = figures_of(
+        "--kind gpu --devices 2 --fleets 3 --first 5 --requests 200 --policy goodput,fcfs"
+    )
     percent, beyond = figures["on_time_percent"], figures["fcfs beyond goodput"]
     gain = percent["fcfs"] - percent["goodput"]
     assert 0 < percent["fcfs"] <= 100
@@ -35,22 +50,14 @@ def test_the_differences_are_those_of_the_same_fleets(tmp_path, monkeypatch, cap
     ]
 
 
-def test_clients_are_compared_also_by_what_they_get_per_second(tmp_path, monkeypatch):
-    file = tmp_path / "figures.json"
-    asked = "--clients 2 --fleets 2 --requests 200 --policy edf,goodput"
-    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
-    random_fleets.main()
-    figures = json.loads(file.read_text())
+def test_clients_are_compared_also_by_what_they_get_per_second(figures_of):
+    figures = figures_of("--clients 2 --fleets 2 --requests 200 --policy edf,goodput")
     assert figures["in_time_per_s"].keys() == {"edf", "goodput"}
     ratio = figures["goodput per second by edf"]
     assert 0.0 < ratio["least"] <= ratio["mean"] <= ratio["most"]
 
 
-def test_a_load_is_that_of_all_fleets(tmp_path, monkeypatch):
-    file = tmp_path / "figures.json"
-    asked = "--kind gpu --load 8 --fleets 2 --requests 200 --policy goodput,edf"
-    monkeypatch.setattr("sys.argv", ["random_fleets", *asked.split(), "--json", str(file)])
-    random_fleets.main()
-    figures = json.loads(file.read_text())
+def test_a_load_is_that_of_all_fleets(figures_of):
+    figures = figures_of("--kind gpu --load 8 --fleets 2 --requests 200 --policy goodput,edf")
     assert "load 8.0" in figures["edf beyond goodput"]
     assert 0 < figures["on_time_percent"]["goodput"] < 40

@@ -33,13 +33,10 @@ class Pace:
         self.ones_ns = [bid.one_ns() for bid in bids]
         self._curves = [curve for bid in bids for curve in bid.curves]
         self._version = self._versions()
-        self.full = max([curve.batch_sizes[-1] for curve in self._curves], default=1)
-        self.at_once = sum(
-            [
-                bid.target.spec.width * max([curve.batch_sizes[-1] for curve in bid.curves])
-                for bid in bids
-            ]
-        )
+        largest = [max([curve.batch_sizes[-1] for curve in bid.curves]) for bid in bids]
+        self.full = max(largest, default=1)
+        widths = [bid.target.spec.width for bid in bids]
+        self.at_once = sum([width * size for width, size in zip(widths, largest, strict=True)])
         self._shares_ns: dict[int, float] = {}
         self._parts: dict[str, float] = {}
         self.cost_ns = self.share_ns(self.full)
