@@ -29,7 +29,7 @@ workload:
   think_ms: THINK
   requests: 1000
   mix:
-    - {model: short, share: 3, deadline_ms: 3.2}
+    - {model: short, share: SHORT, deadline_ms: 3.2}
     - {model: long, share: 1, deadline_ms: 120}
 """
 FAR_TOO_MUCH = """
@@ -53,14 +53,19 @@ def in_time_per_s(file: Path, policy: str) -> float:
 ONE, TWO = '{id: "gpu:0"}', '{id: "gpu:0"}, {id: "gpu:1", time_scale: 3}'
 
 
-@pytest.mark.parametrize(("clients", "think_ms", "devices"), [(1, 5, ONE), (5, 1, TWO)])
+@pytest.mark.parametrize(
+    ("clients", "think_ms", "short", "devices"), [(1, 5, 3, ONE), (5, 1, 6, TWO)]
+)
 def test_who_asks_one_after_another_is_served_as_fast_as_without_foresight(
-    tmp_path: Path, clients: int, think_ms: int, devices: str
+    tmp_path: Path, clients: int, think_ms: int, short: int, devices: str
 ) -> None:
     """A lone client had 43 in time per second, `edf` 87; five that repeat refusals 21, and 74."""
     file = tmp_path / "clients.yaml"
-    text = ONE_AFTER_ANOTHER.replace("CLIENTS", str(clients)).replace("THINK", str(think_ms))
-    file.write_text(text.replace("DEVICES", devices))
+    told = {"CLIENTS": clients, "THINK": think_ms, "SHORT": short, "DEVICES": devices}
+    text = ONE_AFTER_ANOTHER
+    for name, value in told.items():
+        text = text.replace(name, str(value))
+    file.write_text(text)
     assert in_time_per_s(file, "goodput") > in_time_per_s(file, "edf")
 
 
