@@ -6,8 +6,7 @@ import pytest
 
 from policies import make_policy
 from policies.goodput import LEAST_SCALE
-from replay.experiment import PolicyChoice
-from replay.scenarios import FOLDER, load_scenario
+from tests.policies.playing import on_time, standard
 
 
 @pytest.mark.parametrize("scale", [0, -1, LEAST_SCALE / 2, float("nan")])
@@ -17,6 +16,4 @@ def test_the_scale_has_a_least(scale: float) -> None:
 
 
 def test_with_the_least_scale_the_most_urgent_go_first() -> None:
-    scenario = load_scenario(FOLDER / "load-0_8.yaml").experiment(requests=500)
-    choice = PolicyChoice.parse(f"goodput?scale={LEAST_SCALE}")
-    assert scenario.simulate(choice, 1).on_time_share() > 0.9
+    assert on_time(standard("load-0_8", requests=500), f"goodput?scale={LEAST_SCALE}") > 0.9

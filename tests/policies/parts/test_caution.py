@@ -9,12 +9,11 @@ import pytest
 from policies.goodput import Goodput
 from policies.parts.caution import _KINDS, BROKEN, KEPT, LEAST, MISSED, MOST, Caution
 from policies.parts.pace import Pace
-from replay.experiment import PolicyChoice
-from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.events import Submitted, TargetUp
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
 from tests.core.world import offer, request, target
+from tests.policies.playing import on_time, play, standard, written
 
 MODELS_MS = {"short": 3, "alike": 3.5, "long": 24}
 
@@ -117,11 +116,8 @@ def test_what_has_come_at_any_weight_is_not_remembered_for_ever(paces: dict[str,
 
 def test_promises_broken_to_what_is_long_cost_what_is_short_nothing() -> None:
     """Of what one device can't all do it refused what it could, where one factor served all."""
-    experiment = load_scenario(FOLDER / "single-overload.yaml").experiment(requests=2_000)
-    goodput, edf = (
-        experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
-        for policy in ("goodput", "edf")
-    )
+    experiment = standard("single-overload", requests=2_000)
+    goodput, edf = (on_time(experiment, policy) for policy in ("goodput", "edf"))
     assert goodput > 0.6
     assert goodput > edf - 0.02
 
@@ -142,11 +138,8 @@ workload:
 
 
 def test_promises_broken_to_what_can_wait_cost_what_is_urgent_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "urgent.yaml"
-    path.write_text(URGENT)
-    experiment = load_scenario(path).experiment()
+    experiment = written(tmp_path, URGENT)
     goodput, edf = (
-        experiment.simulate(PolicyChoice.parse(policy), 1).by("priority")[0].on_time
-        for policy in ("goodput", "edf")
+        play(experiment, policy).by("priority")[0].on_time for policy in ("goodput", "edf")
     )
     assert goodput > 0.98 * edf

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from policies.goodput import Goodput
-from replay.experiment import PolicyChoice
 from replay.laws import Watch
-from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.commands import Dispatch, Finish
 from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
 from scheduler.core.offers import Offer
@@ -18,6 +16,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, of, offer, request, target
+from tests.policies.playing import endings, on_time, standard, written
 
 SHORT, LONG, FRAME, TABLE = map(RequestClass, ("short", "long", "frame", "table"))
 BASE_MS = {"short": 0.5, "long": 50, "frame": 4, "table": 5}
@@ -253,28 +252,18 @@ workload:
 
 def test_a_run_costs_others_less_per_request_where_it_will_be_a_large_batch(tmp_path):
     """Counted alone, nearly all of them would be refused."""
-    file = tmp_path / "company.yaml"
-    file.write_text(COMPANY)
-    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
-    tables = [ending.in_time for ending in endings if ending.arrival.kind.model == "table"]
+    played = endings(written(tmp_path, COMPANY))
+    tables = [ending.in_time for ending in played if ending.arrival.kind.model == "table"]
     assert sum(tables) > 0.9 * len(tables)
 
 
 def test_long_deadlines_beside_short_ones():
-    experiment = load_scenario(FOLDER / "deadlines-unlike.yaml").experiment(requests=2_000)
-    shares = {
-        policy: experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
-        for policy in ("goodput", "edf")
-    }
-    assert shares["goodput"] > shares["edf"] + 0.06
+    experiment = standard("deadlines-unlike", requests=2_000)
+    assert on_time(experiment) > on_time(experiment, "edf") + 0.06
 
 
 @pytest.mark.parametrize("name", ["unlike-models", "unlike-models-overload"])
 def test_models_of_unlike_cost_share_a_box(name):
-    experiment = load_scenario(FOLDER / f"{name}.yaml").experiment(requests=1_000)
-    shares = {
-        policy: experiment.simulate(PolicyChoice.parse(policy), 1).on_time_share()
-        for policy in ("goodput", "edf")
-    }
-    assert shares["goodput"] > 0.78
-    assert shares["edf"] < 0.65
+    experiment = standard(name, requests=1_000)
+    assert on_time(experiment) > 0.78
+    assert on_time(experiment, "edf") < 0.65

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from statistics import fmean
-
 import pytest
 
 from policies.goodput import Goodput
 from policies.parts.gathering import SHARE
-from replay.experiment import PolicyChoice
 from replay.laws import Watch
-from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.commands import Command, Dispatch, WakeAt
 from scheduler.core.events import BatchDone, Event, Submitted, TargetUp, Woken
 from tests.core.world import MS, of, offer, request, target
+from tests.policies.playing import on_time, standard
 
 TENTH = SHARE * 20
 """Of the time that one request takes, in milliseconds."""
@@ -149,12 +146,7 @@ def test_what_is_done_sooner_than_a_timer_could_wake_is_not_held():
 
 
 def test_cameras_in_step_gain_by_it(monkeypatch):
-    experiment = load_scenario(FOLDER / "cameras-in-step.yaml").experiment(requests=1_200)
-
-    def on_time() -> float:
-        choice = PolicyChoice.parse("goodput")
-        return fmean(experiment.simulate(choice, seed).on_time_share() for seed in (1, 2, 3))
-
-    held = on_time()
+    experiment, seeds = standard("cameras-in-step", requests=1_200), (1, 2, 3)
+    held = on_time(experiment, seeds=seeds)
     monkeypatch.setattr("policies.parts.gathering.SHARE", 0.0)
-    assert held > on_time() + 0.04
+    assert held > on_time(experiment, seeds=seeds) + 0.04

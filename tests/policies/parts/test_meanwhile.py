@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from replay.experiment import PolicyChoice
-from replay.scenarios import FOLDER, load_scenario
 from tests.policies.parts.test_displacing import BESIDE, FRAME, TABLE, Box
+from tests.policies.playing import on_time, standard, written
 
 
 def tables(box: Box) -> set[float]:
@@ -57,16 +56,9 @@ workload:
 """
 
 
-def in_time(folder: Path, text: str) -> float:
-    file = folder / "scenario.yaml"
-    file.write_text(text)
-    result = load_scenario(file).experiment().simulate(PolicyChoice.parse("goodput"), 1)
-    return result.on_time_share()
-
-
 def test_what_runs_on_a_device_leaves_it_free_for_others_at_once(tmp_path: Path) -> None:
     """It had 81 % in time, with nearly all long ones refused or dropped."""
-    assert in_time(tmp_path, WIDE) > 0.98
+    assert on_time(written(tmp_path, WIDE)) > 0.98
 
 
 @pytest.mark.parametrize(("load", "least"), [(0.8, 0.96), (1.1, 0.89)])
@@ -76,7 +68,7 @@ def test_a_long_queue_is_not_why_it_waits_for_ever(
     """Of long requests on three devices most were dropped: 85 and 81 % in time, `edf` 93 and 74."""
     apart = WIDE.replace('{id: "cpu:0", width: 3}', '{id: "cpu:0"}, {id: "cpu:1"}, {id: "cpu:2"}')
     text = apart.replace("per_item_ms: 30", "per_item_ms: 15").replace("0.5", str(load), 1)
-    assert in_time(tmp_path, text) > least
+    assert on_time(written(tmp_path, text)) > least
 
 
 @pytest.mark.parametrize(
@@ -85,9 +77,4 @@ def test_a_long_queue_is_not_why_it_waits_for_ever(
 )
 def test_more_is_in_time_than_without_foresight(name: str, least: float) -> None:
     """These had 97.2, 85.9 and 83.4 % while each device was weighed by itself."""
-    experiment = load_scenario(FOLDER / f"{name}.yaml").experiment(requests=2_000)
-    shares = [
-        experiment.simulate(PolicyChoice.parse("goodput"), seed).on_time_share()
-        for seed in (1, 2, 3)
-    ]
-    assert sum(shares) / 3 > least
+    assert on_time(standard(name, requests=2_000), seeds=(1, 2, 3)) > least

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from replay.experiment import PolicyChoice
-from replay.scenarios import load_scenario
 from scheduler.core.commands import Finish
 from scheduler.core.outcomes import Outcome
 from tests.core.world import MS, of, outcomes, request, submit
 from tests.policies.parts.test_admission import full
+from tests.policies.playing import on_time, written
 
 LIGHT = ((2, 9, 1.0), (3, 13, 1.0), (4, 17, 1.0))
 """All that can be done by 17 ms: id, deadline in ms, weight."""
@@ -89,8 +88,6 @@ def test_under_overload_what_weighs_more_is_done(tmp_path, load: float, share: f
             "mix": [{**asked, "weight": 1}, {**asked, "weight": 10}],
         },
     }
-    path = tmp_path / "unlike-worth.yaml"
-    path.write_text(yaml.safe_dump(scenario))
-    made = load_scenario(path).experiment()
+    experiment = written(tmp_path, yaml.safe_dump(scenario))
     for seed in (1, 2):
-        assert made.simulate(PolicyChoice.parse("goodput"), seed).on_time_share() > share
+        assert on_time(experiment, seeds=[seed]) > share

@@ -12,9 +12,9 @@ from policies.parts.coming import Coming
 from policies.parts.outlook import Outlook
 from policies.parts.patience import Patience
 from policies.parts.serving import Candidate
-from replay.experiment import PolicyChoice
-from replay.scenarios import load_scenario
+from replay.experiment import Experiment
 from tests.core.world import MS
+from tests.policies.playing import endings, written
 
 ONE_AFTER_ANOTHER = """
 about: Clients that wait for each answer, or refusal, before they ask again.
@@ -45,8 +45,8 @@ workload:
 """
 
 
-def in_time_per_s(file: Path, policy: str) -> float:
-    played = list(load_scenario(file).experiment().endings(PolicyChoice.parse(policy), 1))
+def in_time_per_s(experiment: Experiment, policy: str) -> float:
+    played = list(endings(experiment, policy))
     return sum(each.in_time for each in played) / max(each.at_ns for each in played) * 1e9
 
 
@@ -60,21 +60,19 @@ def test_who_asks_one_after_another_is_served_as_fast_as_without_foresight(
     tmp_path: Path, clients: int, think_ms: int, short: int, devices: str
 ) -> None:
     """A lone client had 43 in time per second, `edf` 87; five that repeat refusals 21, and 74."""
-    file = tmp_path / "clients.yaml"
     told = {"CLIENTS": clients, "THINK": think_ms, "SHORT": short, "DEVICES": devices}
     text = ONE_AFTER_ANOTHER
     for name, value in told.items():
         text = text.replace(name, str(value))
-    file.write_text(text)
-    assert in_time_per_s(file, "goodput") > in_time_per_s(file, "edf")
+    experiment = written(tmp_path, text)
+    assert in_time_per_s(experiment, "goodput") > in_time_per_s(experiment, "edf")
 
 
 @pytest.mark.parametrize("load", [16, 32])
 def test_far_beyond_the_capacity_batches_fill(tmp_path: Path, load: int) -> None:
     """With 134 and 39 in time per second it was below `edf`, with 176 and 171."""
-    file = tmp_path / "load.yaml"
-    file.write_text(FAR_TOO_MUCH.replace("LOAD", str(load)))
-    assert in_time_per_s(file, "goodput") > 2 * in_time_per_s(file, "edf")
+    experiment = written(tmp_path, FAR_TOO_MUCH.replace("LOAD", str(load)))
+    assert in_time_per_s(experiment, "goodput") > 2 * in_time_per_s(experiment, "edf")
 
 
 class Box:

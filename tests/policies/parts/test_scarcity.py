@@ -6,12 +6,11 @@ import pytest
 
 from policies.goodput import Goodput
 from policies.parts.scarcity import LEAST, MEMORY, Scarcity
-from replay.experiment import PolicyChoice
-from replay.scenarios import FOLDER, load_scenario
 from scheduler.core.events import Submitted, TargetUp
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
 from tests.core.world import offer, request, target
+from tests.policies.playing import on_time, standard
 
 SHORT, LONG = map(RequestClass, ("short", "long"))
 REQUEST = request(1, 90, SHORT)
@@ -77,5 +76,4 @@ def test_another_scheduler_has_prices_of_its_own() -> None:
 
 def test_under_overload_batches_are_filled_with_what_could_wait() -> None:
     """A GPU that lives on large batches had sent small ones for what was urgent."""
-    experiment = load_scenario(FOLDER / "steep-batches.yaml").experiment(requests=4_000)
-    assert experiment.simulate(PolicyChoice.parse("goodput"), 2).on_time_share() > 0.66
+    assert on_time(standard("steep-batches", requests=4_000), seeds=[2]) > 0.66

@@ -12,8 +12,8 @@ import pytest
 from policies.goodput import Everywhere
 from policies.parts.serving import Candidate
 from policies.parts.worth import CALM, CROWD, ELSEWHERE, NO_CHOICE, Worth
-from replay.experiment import PolicyChoice
-from replay.scenarios import FOLDER, load_scenario
+from replay.experiment import Experiment
+from tests.policies.playing import endings, play, standard, written
 
 
 class Reckoning(Worth):
@@ -75,19 +75,16 @@ workload:
 """
 
 
-def play_noted(file: Path) -> None:
+def play_noted(experiment: Experiment) -> None:
     Reckoning.reckoned.clear()
     Reckoning.scales.clear()
-    choice = PolicyChoice.parse(f"{__name__}:Noted")
-    load_scenario(file).experiment(requests=3_000).simulate(choice, 1)
+    play(experiment, f"{__name__}:Noted")
 
 
 def test_urgency_counts_less_where_all_is_of_one_class(tmp_path) -> None:
     """Once that is known."""
-    file = tmp_path / "two.yaml"
     one = TWO_MODELS.replace("    - {model: other", "    # - {model: other").replace("SHARE", "1")
-    file.write_text(one.replace("DEVICES", '{id: "gpu:0"}, {id: "gpu:1"}'))
-    play_noted(file)
+    play_noted(written(tmp_path, one.replace("DEVICES", '{id: "gpu:0"}, {id: "gpu:1"}')))
     alone = Reckoning.scales.index(0.4 * NO_CHOICE)
     assert alone < 20
     assert set(Reckoning.scales[:alone]) <= {0.4}
@@ -99,10 +96,9 @@ def test_urgency_counts_less_where_all_is_of_one_class(tmp_path) -> None:
 )
 def test_urgency_counts_less_without_a_choice(tmp_path, share, devices, least, most) -> None:
     """How often the longer scale is taken: with one other in so many, on so many devices."""
-    file = tmp_path / "two.yaml"
     ids = ", ".join(f'{{id: "gpu:{number}"}}' for number in range(devices))
-    file.write_text(TWO_MODELS.replace("SHARE", str(share)).replace("DEVICES", ids))
-    play_noted(file)
+    text = TWO_MODELS.replace("SHARE", str(share)).replace("DEVICES", ids)
+    play_noted(written(tmp_path, text))
     longer = Reckoning.scales.count(0.4 * NO_CHOICE) / len(Reckoning.scales)
     assert least <= longer <= most
 
@@ -110,7 +106,7 @@ def test_urgency_counts_less_without_a_choice(tmp_path, share, devices, least, m
 @pytest.mark.parametrize("name", ["mixed-worth", "steep-batches"])
 def test_a_batch_is_worth_what_its_requests_are(name: str) -> None:
     """Those of one class are reckoned on from each other where one begins with another."""
-    play_noted(FOLDER / f"{name}.yaml")
+    play_noted(standard(name, requests=3_000))
     batches = [candidate.batch for candidate, *_ in Reckoning.reckoned]
     assert len(batches) > 500
     assert any(more[: len(less)] == less for less, more in pairwise(batches))
@@ -139,10 +135,9 @@ workload: {requests: 3000, process: poisson, load: LOAD, mix: [{model: m, deadli
 def test_the_preferred_variant_runs_where_its_time_costs_less_than_it_is_better(
     tmp_path: Path, load: float, small: float, least: float, most: float
 ) -> None:
-    file = tmp_path / "variants.yaml"
-    file.write_text(VARIANTS.replace("LOAD", str(load)).replace("SMALL", str(small)))
-    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
-    ran = [ending.run.variant for ending in endings if ending.run is not None]
+    text = VARIANTS.replace("LOAD", str(load)).replace("SMALL", str(small))
+    played = endings(written(tmp_path, text))
+    ran = [ending.run.variant for ending in played if ending.run is not None]
     assert least <= ran.count("large") / len(ran) <= most
 
 
@@ -156,12 +151,10 @@ workload:
 
 
 def test_the_preferred_variant_runs_again_soon_after_an_overload(tmp_path: Path) -> None:
-    file = tmp_path / "calm.yaml"
-    file.write_text(VARIANTS.replace("SMALL", "0.89").partition("workload:")[0] + THEN_CALM)
-    endings = load_scenario(file).experiment().endings(PolicyChoice.parse("goodput"), 1)
+    text = VARIANTS.replace("SMALL", "0.89").partition("workload:")[0] + THEN_CALM
     ran = [
         ending.run.variant
-        for ending in endings
+        for ending in endings(written(tmp_path, text))
         if ending.run is not None and ending.at_ns > 15_000_000_000
     ]
     assert len(ran) > 50
