@@ -29,7 +29,8 @@ from replay.caller import Caller, observed_caller
 from replay.fleet.model import Device, Fleet, Truth
 from replay.fleet.world import FIRST_SEED, Link
 from replay.journal import read_journal, targets
-from replay.live.replay import LiveEnding, play_live
+from replay.live.endings import LiveEnding
+from replay.live.replay import play_live
 from replay.observed import Observation
 from replay.simulator import Arrival
 from scheduler import Client

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import mean
 
-from replay.live.replay import LiveEnding
+from replay.live.endings import LiveEnding
 from replay.simulator import Arrival
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from replay.experiment import Experiment
-from replay.live.replay import LiveEnding, OnProgress, play_live
+from replay.live.endings import LiveEnding, OnProgress
+from replay.live.replay import play_live
 from replay.results import Row, RunResult
 from replay.workloads import Clients
 from scheduler import Client, LaxityError

@@ -22,16 +22,9 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from replay.live.endings import PROGRESS_S, LiveEnding, LiveTally, OnEnd, OnProgress
 from replay.live.inputs import MakeInputs
-from replay.live.replay import (
-    PROGRESS_S,
-    LiveEnding,
-    LiveTally,
-    OnEnd,
-    OnProgress,
-    Player,
-    run_precisely,
-)
+from replay.live.player import Player, run_precisely
 from replay.simulator import Arrival
 from scheduler import AsyncClient, LaxityError
 

@@ -23,7 +23,7 @@ from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
     from replay.experiment import Experiment, PolicyChoice
-    from replay.live.replay import LiveTally
+    from replay.live.endings import LiveTally
     from replay.results import RunResult
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from replay.caller import Caller, observed_caller
-from replay.live.replay import LiveEnding
+from replay.live.endings import LiveEnding
 from replay.simulator import Arrival
 from tests.core.world import MS, M
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import make_policy
-from replay.live.replay import LiveEnding, play_live
+from replay.live.endings import LiveEnding
+from replay.live.replay import play_live
 from replay.results import RunResult
 from replay.simulator import Ending, Simulator
 from replay.workloads import Clients, ClientStream, Fixed, Mix, MixEntry, WorkloadError

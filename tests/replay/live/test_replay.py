@@ -18,15 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from policies import make_policy
 from replay.experiment import Experiment, PolicyChoice
+from replay.live.endings import LiveEnding, LiveTally, Spread
 from replay.live.experiment import _label, play_experiment
 from replay.live.inputs import random_inputs
+from replay.live.player import Player
 from replay.live.processes import LiveError
-from replay.live.replay import LiveEnding, LiveTally, Player, Spread, play_live, simulated
+from replay.live.replay import play_live
 from replay.planning import Ask
 from replay.planning import plan as planned
-from replay.simulator import Arrival, Simulator
+from replay.simulator import Arrival
 from scheduler import (
     AsyncClient,
     CancelledError,
@@ -38,7 +39,7 @@ from scheduler import (
 )
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
-from tests.core.world import MS, target
+from tests.core.world import MS
 
 M = RequestClass("m")
 X: dict[str, NDArray[Any]] = {"x": np.zeros(1, np.float32)}
@@ -120,8 +121,8 @@ class TestPlayer:
         client.on_submit = answer_later
         first, second = play(client, [Arrival(0, M, 50 * MS), Arrival(10 * MS, M, 50 * MS)], clock)
         assert [sent["deadline_ms"] for sent in client.sent] == [20.0, 15.0]
-        assert (first.intended_ns, first.sent_ns, first.lag_ns) == (0, 30 * MS, 30 * MS)
-        assert (second.intended_ns, second.sent_ns, second.lag_ns) == (10 * MS, 45 * MS, 35 * MS)
+        assert (first.arrival.at_ns, first.sent_ns, first.lag_ns) == (0, 30 * MS, 30 * MS)
+        assert (second.arrival.at_ns, second.sent_ns, second.lag_ns) == (10 * MS, 45 * MS, 35 * MS)
         assert (second.latency_ns, second.on_time) == (50 * MS, True)
 
     def test_what_comes_back_too_late_for_the_caller_is_not_on_time(self):
@@ -321,20 +322,6 @@ def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target,
     assert ["answers to 2 of 3 requests" in note for note in said] == [True] * told
 
 
-def test_a_simulation_ends_in_the_same_words():
-    simulator = Simulator(make_policy("edf"), [target()], lambda run, _kind: 5 * MS)
-    plan = [Arrival(number * MS, M, 12 * MS) for number in range(20)]
-    endings = {e.number: e for e in map(simulated, simulator.run(plan))}
-    assert sorted(endings) == list(range(20))
-    assert endings[0].on_time
-    assert endings[0].latency_ns == 5 * MS
-    assert endings[0].lag_ns == 0
-    assert Counter(e.on_time for e in endings.values())[True] == sum(
-        e.outcome == "completed" for e in endings.values()
-    )
-    assert all(e.intended_ns == plan[n].at_ns for n, e in endings.items())
-
-
 class TestInputs:
     MODELS: Mapping[str, Any] = {
         "models": [
@@ -420,7 +407,7 @@ def test_every_request_is_sent_once_and_ends_once_in_order_of_time(box, processe
     assert sorted(ending.number for ending in endings) == list(range(2000))
     for ending in endings:
         assert ending.arrival == plan[ending.number]
-        assert ending.intended_ns <= ending.sent_ns <= ending.at_ns
+        assert ending.arrival.at_ns <= ending.sent_ns <= ending.at_ns
         assert (ending.target, ending.variant) == ("cpu:0", "fp32")
     times = [ending.at_ns for ending in endings]
     assert times == sorted(times)
