@@ -11,7 +11,8 @@ from math import fsum
 from pathlib import Path
 from typing import Protocol
 
-from replay.fleet.model import Fleet, FleetError, Kind
+from replay.fleet.capacity import Kind, capacity_per_s
+from replay.fleet.model import Fleet, FleetError
 from replay.readers.timing import check, retimed
 from replay.simulator import Arrival
 from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
@@ -46,12 +47,12 @@ class WorkloadSource:
         mix = mix_of(self.workload, fleet)
         fleet.check(mix)
         by_load = _by_load(self.workload)
-        capacity_per_s = fleet.capacity_per_s(mix_of(by_load, fleet)) if by_load.streams else None
-        if capacity_per_s == 0:
+        capacity = capacity_per_s(fleet, mix_of(by_load, fleet)) if by_load.streams else None
+        if capacity == 0:
             raise FleetError(
                 f"fleet {fleet.name} can finish nothing of this workload within its deadlines"
             )
-        return self.workload.arrivals(seed, capacity_per_s=capacity_per_s, base_ns=fleet.base_ns())
+        return self.workload.arrivals(seed, capacity_per_s=capacity, base_ns=fleet.base_ns())
 
 
 @dataclass(frozen=True, slots=True)

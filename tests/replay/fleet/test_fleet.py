@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from policies import make_policy
+from replay.fleet.capacity import Kind, capacity_per_s
 from replay.fleet.file import LinkFile, parse_fleet
-from replay.fleet.model import Device, Fleet, FleetError, Kind, Truth, quantile_samples
+from replay.fleet.model import Device, Fleet, FleetError, Truth, quantile_samples
 from replay.fleet.sources import fleet_of_models, load_fleet, table_fleet
 from replay.fleet.world import RESEND_NS, Course, Link, Tempo, without_stalls
 from replay.links import LOST, Delay, LinkTrace
@@ -327,9 +328,9 @@ models: [{name: m, base_ms: 5, per_item_ms: 5, jitter: 0, batches: [1, 2, 4]}]
 boxes: [{devices: [{id: a}, {id: b, time_scale: 0.5}]}]
 """
     made = fleet(text)
-    assert made.capacity_per_s({M: Kind(1.0)}) == pytest.approx(3 * 4 / 0.025)
+    assert capacity_per_s(made, {M: Kind(1.0)}) == pytest.approx(3 * 4 / 0.025)
     # Two batches have to fit into the deadline: 30 ms do for a pair on one and four on the other.
-    tight = made.capacity_per_s({M: Kind(1.0, 30 * MS)})
+    tight = capacity_per_s(made, {M: Kind(1.0, 30 * MS)})
     assert tight == pytest.approx(2 / 0.015 + 4 / 0.0125)
 
 
@@ -343,7 +344,7 @@ boxes:
           - {name: m, base_ms: 10, jitter: 0, batches: [1]}
           - {name: n, base_ms: 10, jitter: 0, batches: [1]}
 """
-    capacity = fleet(text).capacity_per_s({M: Kind(1.0), RequestClass("n"): Kind(3.0)})
+    capacity = capacity_per_s(fleet(text), {M: Kind(1.0), RequestClass("n"): Kind(3.0)})
     assert capacity == pytest.approx(100 / 0.75)
 
 
@@ -356,9 +357,9 @@ boxes:
   - {name: far, link: {rtt_ms: 20, mbps: 80}, devices: [{id: a}, {id: b}]}
 """
     made = fleet(text)
-    assert made.capacity_per_s({M: Kind(1.0)}) == pytest.approx(300)
-    assert made.capacity_per_s({M: Kind(1.0, size_bytes=10_000)}) == pytest.approx(300)
-    assert made.capacity_per_s({M: Kind(1.0, size_bytes=100_000)}) == pytest.approx(100 + 100)
+    assert capacity_per_s(made, {M: Kind(1.0)}) == pytest.approx(300)
+    assert capacity_per_s(made, {M: Kind(1.0, size_bytes=10_000)}) == pytest.approx(300)
+    assert capacity_per_s(made, {M: Kind(1.0, size_bytes=100_000)}) == pytest.approx(100 + 100)
 
 
 # -- what is true
