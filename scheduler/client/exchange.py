@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from concurrent.futures import InvalidStateError
 from copy import copy
 from typing import Any
 
 from scheduler import wire
 from scheduler.client.call import Call
-from scheduler.client.connection import Connection, wait_closed
+from scheduler.client.connection import Connection, OnFrame, wait_closed
 from scheduler.client.deadlines import Deadlines
 from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
@@ -42,8 +41,6 @@ _FILLS_WRITE_BYTES = 65_536
 
 _REFUSED_NS = 5_000_000_000
 """How long a daemon's refusal applies to all calls; its tokens may change while it runs."""
-
-Handler = Callable[[Connection, wire.Header, "wire.Body | None"], None]
 
 
 class Exchange:
@@ -82,7 +79,7 @@ class Exchange:
         self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
         self.closed = False
         self.losses = 0
-        self._handlers: dict[str, Handler] = {
+        self._handlers: dict[str, OnFrame] = {
             "result": self._on_result,
             "error": self._on_error,
             "reply": self._on_reply,

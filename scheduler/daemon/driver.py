@@ -39,7 +39,7 @@ from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.link import RESTART_NS, Ran, TargetLink, Way
+from scheduler.daemon.link import Ran, TargetLink, Way
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
@@ -174,12 +174,7 @@ class Driver:
         """A target is up; besides what `spec` offers, it may report these models and variants."""
         self.catalog.forget_offers(spec.id)
         self._learn_offers(spec.id, spec.offers)
-        way = self._ways[spec.id]
-        if way.lost_ns is not None:
-            # One long absence, such as a night, says little about the next.
-            most_ns = max(2 * way.away_ns, RESTART_NS)
-            way.away_ns = min(self.clock_ns() - way.lost_ns, most_ns)
-            way.lost_ns = None
+        self._ways[spec.id].found(self.clock_ns())
         self._handle(TargetUp(self._energy.priced(spec), tuple(awaited)))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
@@ -237,7 +232,7 @@ class Driver:
         self._handle(BatchFailed(run_id, reason))
 
     def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
-        """A target and its runs are lost for now; Ray restarts a worker, a link reconnects."""
+        """A target and its runs are lost for now."""
         way = self._ways.get(target_id)
         if way is None:
             return

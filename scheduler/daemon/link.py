@@ -87,6 +87,14 @@ class Way:
     away_ns: int = RESTART_NS
     telemetry: dict[str, Any] = field(default_factory=dict)
 
+    def found(self, now_ns: int) -> None:
+        """The target is up: if it was lost, that is the end of an absence."""
+        if self.lost_ns is not None:
+            # One long absence, such as a night, says little about the next.
+            most_ns = max(2 * self.away_ns, RESTART_NS)
+            self.away_ns = min(now_ns - self.lost_ns, most_ns)
+            self.lost_ns = None
+
     async def close(self) -> None:
         """Hangs up, for good."""
         await end_tasks([self.task])

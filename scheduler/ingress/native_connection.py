@@ -24,6 +24,7 @@ from scheduler.ingress import replies
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
+from scheduler.ingress.questions import answer_to
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
@@ -200,8 +201,10 @@ class NativeConnection(asyncio.BufferedProtocol):
             tenant.check_scope("peer")
             models = [model for model in self._driver.own_models() if tenant.sees(model)]
             self._door.shelf.take(header, models, self._say_later)
+        elif kind in PEER_MESSAGES:
+            self._say(replies.reply(header.get("id"), self._take_peer(header)))
         else:
-            value = self._take_question(kind, header)
+            value = answer_to(header, self._tenant_of(header), self._door)
             self._say(replies.reply(header.get("id"), value))
 
     def _cancel(self, client_id: int) -> None:
@@ -219,31 +222,6 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._door.closing and header["t"] == "task":
             raise Unavailable("the box is shutting down")
         self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
-
-    def _take_question(self, kind: str, header: Header) -> Any:
-        admission, tenant = self._door.admission, self._tenant_of(header)
-        if kind == "models":
-            return admission.describe_models(tenant)
-        if kind == "status":
-            tenant.check_scope("metrics")
-            return self._door.status()
-        if kind == "statistics":
-            return [each for each in admission.statistics.describe() if tenant.sees(each["name"])]
-        if kind in PEER_MESSAGES:
-            return self._take_peer(header)
-        if kind not in ("load", "unload", "policy"):
-            raise InvalidInput(
-                f"message type {kind!r} is not known; there are infer, cancel, models, status, "
-                "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
-                "tasks, peer, leave, ping, model_files, model_file"
-            )
-        tenant.check_scope("admin")
-        if kind == "policy":
-            return self._door.swap_policy(header.get("name"), header.get("options"))
-        model = str(header.get("model"))
-        tenant.check_model(model)
-        (admission.load if kind == "load" else admission.unload)(model)
-        return None
 
     def _take_peer(self, header: Header) -> Any:
         if self._door.neighbours is None:

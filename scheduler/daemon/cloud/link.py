@@ -243,11 +243,7 @@ class CloudLink:
         least_s = min(timeout_s, run.patience_ns / 1e9)
         timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
-            self._end(run)
-            kind, settled_ns = run.requests[0].kind, self._settled_ns()
-            why = self._till.keep_back(kind, len(run.requests), least_s, settled_ns)
-            self._standing.tell_unpaid()
-            self._listener.on_not_run(run.id, f"{self._id}: {why}")
+            self._not_paid(run, least_s)
             return
         model, is_sent = self._standing.latencies[run.dispatch.model].model, False
         try:
@@ -271,6 +267,13 @@ class CloudLink:
             if not is_sent:
                 took_ns = time.monotonic_ns() - run.sent_ns
                 self._till.give_back(len(run.requests), timeout_s, took_ns)
+
+    def _not_paid(self, run: SentBatch, least_s: float) -> None:
+        self._end(run)
+        kind, settled_ns = run.requests[0].kind, self._settled_ns()
+        why = self._till.keep_back(kind, len(run.requests), least_s, settled_ns)
+        self._standing.tell_unpaid()
+        self._listener.on_not_run(run.id, f"{self._id}: {why}")
 
     def _settled_ns(self) -> int | None:
         """How long until a payment may be settled; None if no payment is open."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from scheduler import wire
-from scheduler.client.connection import Connection
+from scheduler.client.connection import Connection, OnFrame, OnLost
 from scheduler.client.large_calls import LARGE_BYTES
 from scheduler.errors import LaxityError
 
@@ -16,8 +16,7 @@ OPEN_S = 3.0
 RETRY_S = 5.0
 """How long not to try again after it could not be opened."""
 
-OnFrame = Callable[[Connection, wire.Header, "wire.Body | None"], None]
-Dial = Callable[[OnFrame, Callable[[Connection, Exception], None]], Awaitable[Connection]]
+Dial = Callable[[OnFrame, OnLost], Awaitable[Connection]]
 
 
 class LargeWay:

@@ -12,13 +12,13 @@ import structlog
 from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
-from scheduler.client.connection import Connection, connect
+from scheduler.client.connection import Connection, OnFrame, OnLost, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
 from scheduler.daemon.neighbours.introducer import Introducer
-from scheduler.daemon.neighbours.large_way import LargeWay, OnFrame
+from scheduler.daemon.neighbours.large_way import LargeWay
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.pings import Pings
@@ -124,9 +124,7 @@ class PeerLink:
         self._met = self._loop.create_future()
         await asyncio.wait_for(self._introduce(self._met), CONNECT_S)
 
-    async def _dial(
-        self, on_frame: OnFrame, on_lost: Callable[[Connection, Exception], None]
-    ) -> Connection:
+    async def _dial(self, on_frame: OnFrame, on_lost: OnLost) -> Connection:
         """Connects and sends this box's introduction; the answer is the first frame."""
         address = self._introducer.address_of(self._box)
         if address is None:
