@@ -33,8 +33,9 @@ from workers.runtimes.shape_plan import (
     profile_for,
     spell_profiles,
 )
-from workers.runtimes.tensorrt import TensorRt, open_engine
+from workers.runtimes.tensorrt import TensorRt
 from workers.runtimes.tensorrt_build import BuildError, BuildRequest, build_apart, build_engine
+from workers.runtimes.tensorrt_session import open_engine
 
 GPU = DeviceSpec("gpu:0", "gpu", runtimes=("tensorrt",))
 NAMES = json.loads((Path(__file__).parent / "tensorrt_names.json").read_text())["names"]

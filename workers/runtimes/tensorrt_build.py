@@ -22,6 +22,7 @@ from typing import Any
 from scheduler.files import replace_file
 from workers.runtimes.base import ModelLoadError, Tell, one_line
 from workers.runtimes.shape_plan import InputRange, Profile
+from workers.runtimes.tensorrt_log import error_logger, last
 
 _NICE = 10
 """The niceness of a build, which must not slow down serving."""
@@ -84,16 +85,16 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
         BuildError: The message has TensorRT's error.
     """
     said: list[str] = []
-    logger = _logger(trt, said)
+    logger = error_logger(trt, said)
     try:
         builder = trt.Builder(logger)
     except (TypeError, RuntimeError) as error:  # what its bindings make of a null pointer
-        raise BuildError(_last(said) or f"TensorRT could not start: {one_line(error)}") from error
+        raise BuildError(last(said) or f"TensorRT could not start: {one_line(error)}") from error
     network = builder.create_network(_network_flags(trt))
     parser = trt.OnnxParser(network, logger)
     tell("parsing")
     if not parser.parse_from_file(request.model):
-        raise BuildError("; ".join(_parser_errors(parser)) or _last(said) or "it was not parsed")
+        raise BuildError("; ".join(_parser_errors(parser)) or last(said) or "it was not parsed")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, request.workspace_bytes)
     if not request.tf32:
@@ -105,7 +106,7 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
     config.progress_monitor = monitor
     engine = builder.build_serialized_network(network, config)
     if engine is None:
-        raise BuildError(_last(said) or "it gave no reason")
+        raise BuildError(last(said) or "it gave no reason")
     replace_file(Path(request.timing_cache), bytes(timings.serialize()))
     return bytes(engine)
 
@@ -162,20 +163,6 @@ def _attach_timings(config: Any, path: Path) -> Any:
     return cache
 
 
-def _logger(trt: Any, said: list[str]) -> Any:
-    severe = (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR)
-
-    class Logger(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)
-
-        def log(self, severity: Any, message: str) -> None:
-            if severity in severe:
-                said.append(message)
-
-    return Logger()
-
-
 def _monitor(trt: Any, tell: Tell) -> Any:
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -202,10 +189,6 @@ def _parser_errors(parser: Any) -> Iterator[str]:
         error = parser.get_error(index)
         operator = error.node_operator() or "the file"
         yield f"{operator}: {one_line(RuntimeError(error.desc()))}"
-
-
-def _last(said: list[str]) -> str | None:
-    return one_line(RuntimeError(said[-1])) if said else None
 
 
 def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
