@@ -11,7 +11,7 @@ from typing import Any
 from replay.fleet.file import read_fleet
 from replay.fleet.model import Device, Fleet, FleetError, Truth, quantile_samples, way_to
 from replay.readers import Lines, TraceError, open_lines
-from replay.readers.columns import header_cells
+from replay.readers.columns import header_cells, rows_below
 from replay.readers.lines import shown
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
@@ -159,11 +159,8 @@ def table_fleet(path: Path) -> Fleet:
     found: dict[str, dict[str, dict[int, tuple[int, ...]]]] = {}
     with open_lines(path) as lines:
         places, header = _header(lines)
-        for line in lines:
-            cells = [cell.strip().strip('"') for cell in line.split(",")]
-            if len(cells) != len(header):
-                wanted = f"{len(header)} columns, as in the header"
-                raise lines.error(f"{len(cells)} columns in {shown(line)}", wanted)
+        for row in rows_below(header, lines):
+            cells = [cell.strip() for cell in row]
             model, device = cells[places["model"]], cells[places["accelerator"]]
             batch = lines.count(cells[places["batch"]], "the batch size")
             p50_ns, p90_ns = (_ns(lines, cells, header, places[name]) for name in ("p50", "p90"))
@@ -171,7 +168,9 @@ def table_fleet(path: Path) -> Fleet:
                 wanted = "a batch size from 1, and 0 < 50th percentile <= 90th percentile"
                 raise lines.error(f"{batch}, {p50_ns / 1e6:g} and {p90_ns / 1e6:g} ms", wanted)
             if not model or not device:
-                raise lines.error(f"no name in {shown(line)}", "a model and an accelerator")
+                raise lines.error(
+                    f"no name in {shown(','.join(row))}", "a model and an accelerator"
+                )
             sizes = found.setdefault(device, {}).setdefault(model, {})
             if batch in sizes:
                 told = f"{shown(model)} on {shown(device)} with batch {batch} for the second time"

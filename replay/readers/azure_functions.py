@@ -13,7 +13,7 @@ import random
 from array import array
 from collections.abc import Iterator
 
-from replay.readers.columns import header_cells, row_cells
+from replay.readers.columns import header_cells, rows_below
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines, shown
 from replay.readers.spread import spread_evenly
@@ -53,11 +53,7 @@ def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]
     minutes: list[_Minute] = [(array("I"), array("I")) for _ in range(length)]
     totals = [0] * length
     held = 0
-    for line in lines:
-        cells = row_cells(line)
-        if len(cells) != len(header):
-            found = f"{len(cells)} columns in {shown(line)}"
-            raise lines.error(found, f"{len(header)} columns, as in the header")
+    for cells in rows_below(header, lines):
         for minute, cell in enumerate(cells[first:]):
             # Nearly all cells are 0, and comparing the text is much faster than parsing it.
             if cell == "0" or not (count := lines.count(cell.strip(), header[first + minute])):

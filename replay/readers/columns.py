@@ -12,10 +12,18 @@ def header_cells(line: str) -> list[str]:
     return [cell.strip().strip('"').lower() for cell in line.split(",")]
 
 
-def row_cells(line: str) -> list[str]:
-    """The cells of a row, without the quotes that some programs put around each."""
-    cells = line.split(",")
-    return [cell.strip().strip('"') for cell in cells] if '"' in line else cells
+def rows_below(header: Sequence[str], lines: Lines) -> Iterator[list[str]]:
+    """The cells of each row, without the quotes that some programs put around each.
+
+    Raises:
+        TraceError: A row has more or fewer cells than the header.
+    """
+    for line in lines:
+        cells = line.split(",")
+        if len(cells) != len(header):
+            found = f"{len(cells)} columns in {shown(line)}"
+            raise lines.error(found, f"{len(header)} columns, as in the header")
+        yield [cell.strip().strip('"') for cell in cells] if '"' in line else cells
 
 
 def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
@@ -30,9 +38,5 @@ def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
         found = f"no column {', '.join(missing)} in {shown(','.join(header))}"
         raise lines.error(found, f"a header with {','.join(wanted)}")
     places = [header.index(name.lower()) for name in wanted]
-    for line in lines:
-        cells = row_cells(line)
-        if len(cells) != len(header):
-            found = f"{len(cells)} columns in {shown(line)}"
-            raise lines.error(found, f"{len(header)} columns, as in the header")
+    for cells in rows_below(header, lines):
         yield [cells[place] for place in places]
