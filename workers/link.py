@@ -139,6 +139,17 @@ def ignore_measure(model: str, variant: str) -> None:
     """A `Measure` for hosts that measure nothing."""
 
 
+def listener_at(path: Path) -> socket.socket:
+    """A unix socket that listens for a scheduler of this user; a stale file is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    os.chmod(path, 0o600)
+    listener.listen(1)
+    return listener
+
+
 class LinkServer:
     """The worker's end: serves one scheduler at a time, and runs batches in order of arrival.
 
@@ -161,12 +172,7 @@ class LinkServer:
         self._reader = FrameReader(LINK_LIMITS)
         self._waiting: deque[tuple[Header, Body | None]] = deque()
         self._cancelled: set[int] = set()
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        os.chmod(path, 0o600)
-        self._listener.listen(1)
+        self._listener = listener_at(path)
 
     def say(self, key: str, header: Header) -> None:
         """Sends a message to the scheduler, and the latest one per key to every later scheduler."""

@@ -7,7 +7,6 @@ is real. Batches travel while the device runs others.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import socket
 import threading
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from workers.link import listener_at
 
 _CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.02
@@ -67,12 +68,7 @@ class EmulatedLink:
         """Start listening, so that a scheduler can connect."""
         self._profile = profile
         self._back = back
-        with contextlib.suppress(FileNotFoundError):
-            front.unlink()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(front))
-        os.chmod(front, 0o600)
-        self._listener.listen(1)
+        self._listener = listener_at(front)
 
     def serve_forever(self) -> None:
         """Serves one scheduler's connection after another."""
