@@ -53,23 +53,14 @@ class Crew:
 
     Args:
         url: As in `play_live`, like the rest.
-        token: The daemon's token.
         make_inputs: Makes the inputs of requests.
         processes: Number of processes.
-        settle_s: How long to wait for stragglers.
     """
 
-    def __init__(
-        self,
-        url: str | None,
-        token: str | None,
-        make_inputs: MakeInputs,
-        processes: int,
-        settle_s: float,
-    ) -> None:
+    def __init__(self, url: str | None, make_inputs: MakeInputs, processes: int) -> None:
         """Starts no process yet."""
         self._context = multiprocessing.get_context("spawn")
-        self._given = url, token, make_inputs, settle_s
+        self._given = url, make_inputs
         self._count = processes
         self._hands: list[deque[Numbered]] = [deque() for _ in range(processes)]
         self._marks = [0] * processes
@@ -171,12 +162,10 @@ class Crew:
 # -- a process
 
 
-def _work(
-    link: Any, url: str | None, token: str | None, make_inputs: MakeInputs, settle_s: float
-) -> None:
+def _work(link: Any, url: str | None, make_inputs: MakeInputs) -> None:
     sys.setswitchinterval(0.0005)
     try:
-        run_precisely(_Member(link).play(url, token, make_inputs, settle_s))
+        run_precisely(_Member(link).play(url, make_inputs))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return  # the parent is gone or is stopping
     except Exception as error:
@@ -199,9 +188,7 @@ class _Member:
         self._ends: list[LiveEnding] = []
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    async def play(
-        self, url: str | None, token: str | None, make_inputs: MakeInputs, settle_s: float
-    ) -> None:
+    async def play(self, url: str | None, make_inputs: MakeInputs) -> None:
         loop = asyncio.get_running_loop()
         self._start: asyncio.Future[int] = loop.create_future()
         # Sending may have to wait for the parent, which must not delay the schedule.
@@ -209,11 +196,11 @@ class _Member:
         sender.start()
         reporting: asyncio.Future[None] | None = None
         try:
-            async with AsyncClient(url, token=token) as client:
+            async with AsyncClient(url) as client:
                 inputs = make_inputs(await client.models())
                 self._outbox.put(("ready", None))
                 loop.add_reader(self._link.fileno(), self._hear)
-                self._player = Player(client, inputs, self._note, await self._start, settle_s)
+                self._player = Player(client, inputs, self._note, await self._start)
                 reporting = asyncio.ensure_future(self._report_often())
                 await self._player.play(self._requests())
                 self._report()

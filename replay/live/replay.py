@@ -10,7 +10,6 @@ from itertools import chain, islice
 from replay.live.closed_loop import Turns
 from replay.live.endings import PROGRESS_S, LiveEnding, LiveTally, OnEnd, OnProgress
 from replay.live.inputs import MakeInputs, random_inputs
-from replay.live.open_loop import SETTLE_S
 from replay.live.player import Player, run_precisely
 from replay.live.processes import Crew
 from replay.simulator import Arrival
@@ -27,10 +26,8 @@ def play_live(
     arrivals: Iterable[Arrival],
     on_end: OnEnd = lambda _: None,
     *,
-    token: str | None = None,
     make_inputs: MakeInputs = random_inputs,
     processes: int = 1,
-    settle_s: float = SETTLE_S,
     progress: OnProgress = lambda _: None,
 ) -> LiveTally:
     """Sends requests to a daemon when they are due, and waits for their endings.
@@ -42,10 +39,8 @@ def play_live(
         url: The daemon's address; None as in `AsyncClient`.
         arrivals: The requests, in order of time.
         on_end: Called for each ending, in order of time.
-        token: As in `AsyncClient`.
         make_inputs: Makes the inputs of requests. With several processes it is pickled.
         processes: Number of sending processes; of N, each takes every N-th request.
-        settle_s: As in `SETTLE_S`.
         progress: Called with the counts so far, about every `PROGRESS_S`.
 
     Raises:
@@ -58,17 +53,15 @@ def play_live(
     if processes > 1 and isinstance(arrivals, Clients):
         raise ValueError("clients that wait for their answers are played by one process: --jobs 1")
     if processes > 1:
-        return Crew(url, token, make_inputs, processes, settle_s).play(arrivals, on_end, progress)
-    return run_precisely(_play_here(url, arrivals, on_end, token, make_inputs, settle_s, progress))
+        return Crew(url, make_inputs, processes).play(arrivals, on_end, progress)
+    return run_precisely(_play_here(url, arrivals, on_end, make_inputs, progress))
 
 
 async def _play_here(
     url: str | None,
     arrivals: Iterable[Arrival],
     on_end: OnEnd,
-    token: str | None,
     make_inputs: MakeInputs,
-    settle_s: float,
     progress: OnProgress,
 ) -> LiveTally:
     tally = LiveTally()
@@ -80,14 +73,14 @@ async def _play_here(
         if turns is not None:
             turns.answered(ending.at_ns)
 
-    async with AsyncClient(url, token=token) as client:
+    async with AsyncClient(url) as client:
         inputs = make_inputs(await client.models())
         if not isinstance(arrivals, Clients):
             # Finding the first request may take long, e.g. in the middle of a file; time begins
             # after it.
             arrivals = iter(arrivals)
             arrivals = chain(list(islice(arrivals, 1)), arrivals)
-        player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS, settle_s)
+        player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS)
         turns = Turns(arrivals, player.now_ns) if isinstance(arrivals, Clients) else None
 
         async def report() -> None:
