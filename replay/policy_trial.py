@@ -66,9 +66,7 @@ def did_not_play(scenario: str, fault: PolicyFault) -> Verdict:
     return Verdict(f"plays {scenario}", "It decides until all requests have ended.", str(fault))
 
 
-def play_policy(
-    label: str, make: MakePolicy, scenario: str, requests: int = REQUESTS, seed: int = 1
-) -> list[tuple[RunResult, float]]:
+def play_policy(label: str, make: MakePolicy, scenario: str) -> list[tuple[RunResult, float]]:
     """Plays a standard scenario with a policy, and with the policies in `BESIDE`.
 
     Each result comes with the microseconds of real time per request on this machine, including the
@@ -78,19 +76,17 @@ def play_policy(
         label: What to call the policy.
         make: Makes a new instance of it.
         scenario: The name of a standard scenario.
-        requests: The most requests to play.
-        seed: The random seed.
 
     Raises:
         PolicyFault: The policy raised, or made an impossible decision.
     """
     (found,) = standard_scenarios(scenario)
-    experiment = found.experiment(requests=requests)
+    experiment = found.experiment(requests=REQUESTS)
     choices = [_Own(label, label, (), make), *(PolicyChoice(name, name) for name in BESIDE)]
     played = []
     for choice in choices:
         begun_ns = time.perf_counter_ns()
-        result = experiment.simulate(choice, seed)
+        result = experiment.simulate(choice, 1)
         took_us = (time.perf_counter_ns() - begun_ns) / 1e3
         played.append((result, took_us / result.rows.seen))
     return played

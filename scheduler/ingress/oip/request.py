@@ -88,13 +88,13 @@ class InferRequest:
     waited_ns: int = 0
 
 
-def integer(parameters: Parameters, name: str, default: int = 0) -> int:
-    """Reads a parameter that is an integer from 0.
+def integer(parameters: Parameters, name: str) -> int:
+    """Reads a parameter that is an integer from 0; 0 if it is not given.
 
     Raises:
         InvalidInput: It is something else.
     """
-    value = parameters.get(name, default)
+    value = parameters.get(name, 0)
     if type(value) is not int or value < 0:
         raise InvalidInput(f"parameter {name!r} is an integer from 0, not {value!r:.80}")
     return value
