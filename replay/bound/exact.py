@@ -37,14 +37,12 @@ class ExactBound:
         exact: Whether some schedule reaches `value`; if not, it is only an upper bound.
         grid_ns: The step in which time was counted; if above 1, times were rounded in favour of
             the bound.
-        starts: How many (place, batch, time) were considered.
     """
 
     value: float
     offered: float
     exact: bool
     grid_ns: int
-    starts: int
 
     @property
     def share(self) -> float:
@@ -115,7 +113,7 @@ def exact_bound(
         grid_ns = max(grid_ns + 1, int(grid_ns * _COARSER), _finest_ns(requests, fleet))
         program = _begins(requests, fleet, grid_ns, starts)
     if not program.batches:
-        return ExactBound(0.0, offered, True, grid_ns, 0)
+        return ExactBound(0.0, offered, True, grid_ns)
     value, proved = _solve(program, worth, padding, time_limit_s)
     constant = all(
         option.least_ns == option.longest_ns
@@ -126,7 +124,7 @@ def exact_bound(
         not place.conditions.byte_ns and place.conditions.link is None for place in fleet.places
     )
     exact = proved and constant and instant and grid_ns == 1
-    return ExactBound(min(value, offered), offered, exact, grid_ns, len(program.batches))
+    return ExactBound(min(value, offered), offered, exact, grid_ns)
 
 
 @dataclass(frozen=True, slots=True)

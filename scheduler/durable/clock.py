@@ -65,10 +65,6 @@ class TaskClock:
         """Converts a time in memory to the form on disk."""
         return boot_ns // _MS + self._offset_ms
 
-    def to_boot_ns(self, ms: int) -> int:
-        """Converts a time on disk to the form in memory."""
-        return (ms - self._offset_ms) * _MS
-
     def to_unix_ms(self, ms: int) -> int:
         """Converts a time on disk to the wall clock's."""
         return ms + self.shift_ms

@@ -146,8 +146,9 @@ class World:
         self.lives.append([])
         heard = self.lives[-1].append
         self.feeder = Feeder(self.driver, self, self.clock, lambda model: True, heard)
+        begun_ns = self.clock.boot_ns() - self.clock.now_ms() * MS  # when the task clock was 0
         kept = self.database.waiting()
-        self.feeder.add([waiting_from(k, self.clock.to_boot_ns(k.deadline_ms)) for k in kept])
+        self.feeder.add([waiting_from(k, begun_ns + k.deadline_ms * MS) for k in kept])
 
     @property
     def ended(self) -> list[int]:
