@@ -131,7 +131,7 @@ class Fleet:
     name: str
     devices: tuple[Device, ...]
     script: tuple[Incident, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses two targets of one name, and a script for a target that doesn't exist."""
