@@ -10,13 +10,13 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
-from replay.results import ANSWERED, RunResult, Sample, Tally
+from replay.results import ANSWERED, RunResult, Tally
 from scheduler.core.names import natural
 
 Floats = npt.NDArray[np.float64]
 
 BINS = 96
-"""The number of bins over time."""
+"""The number of bins over time, up to the end of the longest run of a case."""
 RATIO_STEPS = 200
 RATIO_HIGH = 2.0
 """The largest latency shown, as a share of the deadline, and the number of steps up to it."""
@@ -27,10 +27,10 @@ _REFUSED = ("infeasible", "overloaded", "unavailable")
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """A run over time, in `BINS` bins from its start.
+    """A run over time, in bins from its start to its end.
 
     Attributes:
-        end_s: The end of the last bin, in seconds.
+        bin_s: The width of a bin, in seconds.
         endings: Requests per second by ending, at the time they were due: (endings, bins).
         queue_mean: Mean length of the queue.
         queue_high: Greatest length of the queue.
@@ -39,13 +39,25 @@ class Timeline:
         looked: Whether queue and targets were sampled, which is not possible in a live run.
     """
 
-    end_s: float
+    bin_s: float
     endings: Floats
     queue_mean: Floats
     queue_high: Floats
     busy: Mapping[str, Floats]
     down: Mapping[str, Floats]
     looked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The kept rows of a run, as columns."""
+
+    intended_ns: npt.NDArray[np.int64]
+    latency_ns: npt.NDArray[np.int64]
+    budget_ns: npt.NDArray[np.int64]
+    weight: Floats
+    ending: npt.NDArray[np.int64]
+    answered: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +75,7 @@ class Figures:
         on_time_per_s: Requests on time per second, from the start to the last end.
         after_last: The share of the on-time weight that was not done when the last request came.
         within: Share of the weight answered within 0, 1, ... `RATIO_STEPS` steps of its budget.
-        timeline: The run over time; None if it has no duration.
+        columns: The kept rows, from which `timelines` are made.
     """
 
     result: RunResult
@@ -76,7 +88,13 @@ class Figures:
     on_time_per_s: float
     after_last: float
     within: Floats
-    timeline: Timeline | None
+    columns: Columns
+
+    @property
+    def last_ns(self) -> int:
+        """When the last request was due, or the last sample taken, since the start."""
+        last_ns = int(np.max(self.columns.intended_ns, initial=0))
+        return max(last_ns, max((each.at_ns for each in self.result.timeline), default=0))
 
     @property
     def cost(self) -> float | None:
@@ -91,18 +109,6 @@ class Figures:
     def share(self, ending: str) -> float | None:
         """The share of the requests with an ending; None without requests."""
         return self.endings[ending] / self.requests if self.requests else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    """The kept rows of a run, as columns."""
-
-    intended_ns: npt.NDArray[np.int64]
-    latency_ns: npt.NDArray[np.int64]
-    budget_ns: npt.NDArray[np.int64]
-    weight: Floats
-    ending: npt.NDArray[np.int64]
-    answered: npt.NDArray[np.bool_]
 
 
 def figures(result: RunResult) -> Figures:
@@ -121,7 +127,7 @@ def figures(result: RunResult) -> Figures:
         on_time_per_s=_per_s(total.on_time, columns),
         after_last=_after_last(columns),
         within=_within(columns),
-        timeline=_timeline(columns, result.timeline, result.rows.stride),
+        columns=columns,
     )
 
 
@@ -145,7 +151,7 @@ def _ending(outcome: str, on_time: bool) -> str:
     return "expired" if outcome == "expired" else "failed"
 
 
-def _columns(result: RunResult) -> _Columns:
+def _columns(result: RunResult) -> Columns:
     count = len(result.rows)
     whole = np.zeros((3, count), np.int64)
     weight = np.zeros(count)
@@ -156,7 +162,7 @@ def _columns(result: RunResult) -> _Columns:
         weight[index] = row.weight
         ending[index] = ENDINGS.index(_ending(row.outcome, row.on_time))
         answered[index] = row.outcome in ANSWERED
-    return _Columns(whole[0], whole[1], whole[2], weight, ending, answered)
+    return Columns(whole[0], whole[1], whole[2], weight, ending, answered)
 
 
 def _quantile_ms(latencies_ns: npt.NDArray[np.int64], quantile: float) -> float | None:
@@ -166,7 +172,7 @@ def _quantile_ms(latencies_ns: npt.NDArray[np.int64], quantile: float) -> float 
     return float(latencies_ns[max(0, ceil(quantile * len(latencies_ns)) - 1)]) / 1e6
 
 
-def _within(columns: _Columns) -> Floats:
+def _within(columns: Columns) -> Floats:
     total = float(columns.weight.sum())
     if not total:
         return np.zeros(RATIO_STEPS + 1)
@@ -178,12 +184,12 @@ def _within(columns: _Columns) -> Floats:
     return np.asarray(summed[np.searchsorted(ratio[order], steps, side="right")] / total)
 
 
-def _per_s(count: int, columns: _Columns) -> float:
+def _per_s(count: int, columns: Columns) -> float:
     last_ns = float(np.max(columns.intended_ns + columns.latency_ns, initial=0))
     return count / last_ns * 1e9 if last_ns else 0.0
 
 
-def _after_last(columns: _Columns) -> float:
+def _after_last(columns: Columns) -> float:
     on_time = columns.ending == ENDINGS.index("on time")
     last_ns = np.max(columns.intended_ns, initial=0)
     ended_ns = columns.intended_ns + columns.latency_ns
@@ -192,17 +198,19 @@ def _after_last(columns: _Columns) -> float:
     return float(columns.weight[after].sum()) / whole if whole else 0.0
 
 
-def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Timeline | None:
-    last_ns = max(
-        int(np.max(columns.intended_ns, initial=0)),
-        max((each.at_ns for each in samples), default=0),
-    )
-    if last_ns <= 0:
-        return None
-    edges_ns = np.linspace(0.0, float(last_ns), BINS + 1, dtype=np.float64)
-    at = np.clip((columns.intended_ns / last_ns * BINS).astype(np.int64), 0, BINS - 1)
-    counts = np.zeros((len(ENDINGS), BINS))
-    np.add.at(counts, (columns.ending, at), float(stride))
+def timelines(runs: Sequence[Figures]) -> list[Timeline | None]:
+    """Runs of one case over time, in bins of the same width; None for a run without duration."""
+    width_ns = max((run.last_ns for run in runs), default=0) / BINS
+    return [_timeline(run, width_ns) if run.last_ns else None for run in runs]
+
+
+def _timeline(run: Figures, width_ns: float) -> Timeline:
+    columns, samples = run.columns, run.result.timeline
+    bins = ceil(run.last_ns / width_ns - 1e-9)
+    edges_ns = np.linspace(0.0, width_ns * bins, bins + 1, dtype=np.float64)
+    at = np.clip((columns.intended_ns / width_ns).astype(np.int64), 0, bins - 1)
+    counts = np.zeros((len(ENDINGS), bins))
+    np.add.at(counts, (columns.ending, at), float(run.result.rows.stride))
     at_ns = np.array([sample.at_ns for sample in samples], np.float64)
     queued = np.array([sample.queued for sample in samples], np.float64)
     names = sorted({name for sample in samples for name in sample.busy}, key=natural)
@@ -215,8 +223,8 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
         }
 
     return Timeline(
-        end_s=last_ns / 1e9,
-        endings=counts / (last_ns / 1e9 / BINS),
+        bin_s=width_ns / 1e9,
+        endings=counts / (width_ns / 1e9),
         queue_mean=_mean(at_ns, queued, edges_ns),
         queue_high=_high(at_ns, queued, edges_ns),
         busy=shares(bool),
@@ -228,7 +236,7 @@ def _timeline(columns: _Columns, samples: Sequence[Sample], stride: int) -> Time
 def _mean(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
     """Mean in each bin of a step function that keeps each value until the next; 0 at first."""
     if not len(at_ns):
-        return np.zeros(BINS)
+        return np.zeros(len(edges_ns) - 1)
     until_ns = np.append(at_ns, max(edges_ns[-1], at_ns[-1]))
     area = np.concatenate([[0.0], np.cumsum(values * np.diff(until_ns))])
     found = np.diff(np.interp(edges_ns, until_ns, area)) / np.diff(edges_ns)
@@ -238,9 +246,9 @@ def _mean(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
 def _high(at_ns: Floats, values: Floats, edges_ns: Floats) -> Floats:
     """Maximum in each bin of a step function that keeps each value until the next."""
     if not len(at_ns):
-        return np.zeros(BINS)
+        return np.zeros(len(edges_ns) - 1)
     before = np.searchsorted(at_ns, edges_ns[:-1], side="right") - 1
     high = np.where(before >= 0, values[np.maximum(before, 0)], 0.0)
-    at = np.clip(np.searchsorted(edges_ns, at_ns, side="right") - 1, 0, BINS - 1)
+    at = np.clip(np.searchsorted(edges_ns, at_ns, side="right") - 1, 0, len(high) - 1)
     np.maximum.at(high, at, values)
     return np.asarray(high, np.float64)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from replay.report.figures import BINS, ENDINGS, Floats, Timeline
+from replay.report.figures import ENDINGS, Floats, Timeline
 from replay.report.svg import (
     WIDTH,
     Scale,
@@ -47,7 +47,7 @@ class Heights:
 def heights(timelines: Sequence[Timeline]) -> Heights:
     """The greatest values of several runs."""
     return Heights(
-        max((each.end_s for each in timelines), default=1.0),
+        max((each.bin_s * each.endings.shape[1] for each in timelines), default=1.0),
         max((float(np.max(each.endings.sum(axis=0))) for each in timelines), default=1.0),
         max((float(np.max(each.queue_high)) for each in timelines), default=1.0),
     )
@@ -56,7 +56,7 @@ def heights(timelines: Sequence[Timeline]) -> Heights:
 def time_chart(label: str, shown: Timeline, shared: Heights) -> Markup:
     """Endings, stacked, above the queue and the targets if known, with one axis of time."""
     across = Scale(0.0, shared.end_s, _LEFT, WIDTH - _RIGHT)
-    edges = [across(shown.end_s * index / BINS) for index in range(BINS + 1)]
+    edges = [across(shown.bin_s * index) for index in range(shown.endings.shape[1] + 1)]
     y = 22.0
     rates = Scale(0.0, count_axis("", shared.rate, 3).high, y + _ENDINGS_HEIGHT, y)
     parts = [text(0, 9, "requests per second, by how they ended", class_="axis")]
@@ -115,7 +115,7 @@ def _time_axis(end_s: float, across: Scale, y: float) -> Markup:
 
 def _stack(endings: Floats, edges: Sequence[float], up: Scale) -> Markup:
     parts = []
-    below = np.zeros(BINS)
+    below = np.zeros(endings.shape[1])
     for index, name in enumerate(ENDINGS):
         above = below + endings[index]
         if endings[index].any():
@@ -144,7 +144,7 @@ def _steps(edges: Sequence[float], levels: Sequence[float]) -> str:
 
 
 def _queue(shown: Timeline, edges: Sequence[float], up: Scale) -> Markup:
-    base = [up(0.0)] * BINS
+    base = [up(0.0)] * len(shown.queue_high)
     high = _area(edges, [up(value) for value in shown.queue_high], base)
     mean = "M" + _steps(edges, [up(value) for value in shown.queue_mean])
     most = f"at most {np.max(shown.queue_high):,.0f} waited"
@@ -156,8 +156,8 @@ def _strip(name: str, busy: Floats, down: Floats, edges: Sequence[float], y: flo
     level = np.ceil(np.clip(busy, 0.0, 1.0) * _LEVELS - 1e-9).astype(int).tolist()
     runs: dict[int, list[str]] = {}
     begin = 0
-    for index in range(1, BINS + 1):
-        if index == BINS or level[index] != level[begin]:
+    for index in range(1, len(level) + 1):
+        if index == len(level) or level[index] != level[begin]:
             width = number(edges[index] - edges[begin])
             shape = (
                 f"M{number(edges[begin])} {number(y + 1)}h{width}v{number(_STRIP - 3)}h-{width}z"

@@ -26,7 +26,9 @@ _HEAD = 17.0
 _BAR = 15.0
 _GAP = 8.0
 _BOTTOM = 36.0
-_LETTERS, _HEAD_LETTERS = 16, 58
+_LETTERS = 16
+_HEAD_LETTERS = 52
+"""As many bold letters as fit into the width, also in a wide font such as DejaVu Sans."""
 _LETTER, _ROOM = 6.5, 88.0
 """The label at a bar's end: the width of each letter, and the least width of all labels."""
 _EDGE = 14.0

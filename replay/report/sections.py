@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from replay.report.cases import Case, Difference, Study, sweeps
-from replay.report.figures import RATIO_HIGH, RATIO_STEPS, Figures
+from replay.report.figures import RATIO_HIGH, RATIO_STEPS, Figures, timelines
 from replay.report.lines import Line, Point, line_chart
 from replay.report.over_time import heights, time_chart
 from replay.report.rows import Bar, Dots, bar_chart, dot_chart, head
@@ -219,7 +219,8 @@ def case_parts(found: Study, case: Case) -> dict[str, Any]:
     first = {
         policy: runs[0] for policy in found.policies if (runs := found.cells.get((case, policy)))
     }
-    shown = {policy: run.timeline for policy, run in first.items() if run.timeline}
+    over_time = zip(first, timelines(list(first.values())), strict=True)
+    shown = {policy: timeline for policy, timeline in over_time if timeline}
     shared = heights(list(shown.values()))
     return {
         "name": case.name,

@@ -18,11 +18,11 @@ from rich.console import Console
 
 from replay.report import print_table, summary, write_chart, write_report
 from replay.report.cases import differences, study
-from replay.report.figures import ENDINGS, figures
+from replay.report.figures import ENDINGS, figures, timelines
 from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
-from replay.report.svg import count_axis, spread, ticks
+from replay.report.svg import WIDTH, count_axis, spread, ticks
 from replay.report.table import cells, columns, folded, money
 from replay.results import Row, Rows, RunResult, Sample
 
@@ -319,11 +319,20 @@ class TestNumbers:
 
     def test_over_time_nothing_is_lost(self):
         run = result("a", requests=500)
-        shown = figures(run).timeline
+        (shown,) = timelines([figures(run)])
         assert shown is not None
-        seconds = shown.end_s / shown.endings.shape[1]
-        assert float(shown.endings.sum()) * seconds == pytest.approx(500)
+        assert float(shown.endings.sum()) * shown.bin_s == pytest.approx(500)
         assert max(shown.queue_high) == 6
+
+    def test_the_same_traffic_looks_the_same_however_long_a_policy_took(self):
+        soon, late = result("a"), result("a")
+        late.timeline.append(Sample(1_200_000_000, 0, {"cpu:0": 0}))
+        short, long = timelines([figures(soon), figures(late)])
+        assert short is not None
+        assert long is not None
+        assert (short.endings.shape[1], long.endings.shape[1]) == (48, 96)
+        assert short.endings.tolist() == long.endings[:, :48].tolist()
+        assert not long.endings[:, 48:].any()
 
     def test_what_a_live_run_can_not_know_is_left_out(self, tmp_path):
         run = RunResult("s", "goodput", 1, against="live")
@@ -342,7 +351,7 @@ class TestNumbers:
         run = RunResult("s", "a", 1)
         run.add(row(96, 1))
         run.timeline = [Sample(0, 4, {"cpu:0": 2}), Sample(48_000_000, 0, {"cpu:0": 0})]
-        shown = figures(run).timeline
+        (shown,) = timelines([figures(run)])
         assert shown is not None
         assert shown.queue_mean.tolist() == pytest.approx([4.0] * 48 + [0.0] * 48)
         assert shown.busy["cpu:0"].tolist() == pytest.approx([1.0] * 48 + [0.0] * 48)
@@ -355,7 +364,7 @@ class TestNumbers:
         assert "dashes: down" not in page
         assert 'class="down"' not in page
         run.timeline.append(Sample(48_000_000, 0, {"cpu:0": 0, "gpu:0": None}))
-        shown = figures(run).timeline
+        (shown,) = timelines([figures(run)])
         assert shown is not None
         assert shown.down["gpu:0"].tolist() == pytest.approx([0.0] * 48 + [1.0] * 48)
         assert not shown.down["cpu:0"].any()
@@ -614,9 +623,20 @@ def test_what_happened_when_is_right_over_years():
     run = RunResult("s", "edf", 1, 0.9)
     for number in range(300):
         run.add(row(number * 5 * 86_400_000, 1.0))
-    timeline = figures(run).timeline
+    (timeline,) = timelines([figures(run)])
     assert timeline is not None
     assert timeline.endings.sum(axis=0).min() > 0
+
+
+def test_headings_of_charts_fit_a_phone(tmp_path):
+    letter = 6.74  # the mean width of a bold one, in DejaVu Sans at 11 pixels
+    run = result("edf")
+    for at_ms in range(600, 10_000):
+        run.add(row(at_ms, 1.0, model="a-very-long-name-of-a-model-" * 3))
+    page = written([run], tmp_path)
+    heads = re.findall(r'class="head"[^>]*>([^<]*)<', page)
+    assert any("requests per run" in head for head in heads)
+    assert max(map(len, heads)) * letter <= WIDTH
 
 
 def test_a_name_that_can_not_be_encoded_takes_no_report_away(tmp_path):
