@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
             cut = f" in {ask.slice}" if ask.slice else ""
             thinned = f" that --rate-scale {ask.rate_scale:g} leaves" if ask.rate_scale < 1 else ""
             raise AskError(f"{ask.source} has no request{cut}{thinned}")
-    return experiments
+    return [_guessed(each, ask) for each in experiments]
 
 
 def _planned(ask: Ask) -> list[Experiment]:
@@ -133,6 +134,21 @@ def _absent(source: str) -> AskError:
     names = scenario_names()
     meant = did_you_mean(source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
     return AskError(f"there is no file and no scenario called {source!r}; {meant}")
+
+
+def _guessed(experiment: Experiment, ask: Ask) -> Experiment:
+    """Notes what bare numbers are taken for, and warns: as rates, times may take hours to play."""
+    fleet = experiment.fleet
+    for stream in _traces(experiment):
+        if stream.format is None and format_of(stream.path) == "rates":
+            option = "--format" if str(stream.path) == ask.source else "`format`"
+            note = (
+                f"the numbers of {stream.path.name} are read as requests per second; if they are "
+                f"times, give their unit with {option}, e.g. timestamps-s or timestamps-ms"
+            )
+            warnings.warn(note, stacklevel=2)
+            fleet = replace(fleet, notes=(*fleet.notes, note))
+    return replace(experiment, fleet=fleet)
 
 
 def _keys(path: Path) -> Set[Any]:
@@ -200,13 +216,8 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    notes = [f"every request of the trace is for model {model!r}{budget}"]
-    if ask.format is None and format_of(path) == "rates":
-        notes.append(
-            "the numbers of the trace are read as requests per second; if they are times, give "
-            "their unit with --format, e.g. timestamps-s or timestamps-ms"
-        )
-    fleet = replace(fleet, notes=(*fleet.notes, *notes))
+    note = f"every request of the trace is for model {model!r}{budget}"
+    fleet = replace(fleet, notes=(*fleet.notes, note))
     return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
 
 
@@ -278,6 +289,10 @@ def _slice(text: str | None) -> tuple[float, float | None]:
 
 def traces_of(experiments: Iterable[Experiment]) -> list[str]:
     """The trace files that the experiments' workloads name."""
-    workloads = [e.source.workload for e in experiments if isinstance(e.source, WorkloadSource)]
-    streams = [stream for workload in workloads for stream in workload.streams]
-    return [str(stream.path) for stream in streams if isinstance(stream, TraceStream)]
+    return [str(stream.path) for each in experiments for stream in _traces(each)]
+
+
+def _traces(experiment: Experiment) -> list[TraceStream]:
+    source = experiment.source
+    streams = source.workload.streams if isinstance(source, WorkloadSource) else ()
+    return [stream for stream in streams if isinstance(stream, TraceStream)]

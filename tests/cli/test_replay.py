@@ -233,17 +233,23 @@ def test_a_trace_is_cut_scaled_and_given_a_model(run):
 def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     Path("t.txt").write_text("".join(f"{at}\n" for at in (10, 20, 30)))
     options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"
-    status, out, _ = run("t.txt", *options)
+    status, out, err = run("t.txt", *options)
     assert (status, rows()[0]["requests"]) == (0, 60)
     assert out.startswith("t · 60 requests")
-    assert "if they are times, give their unit with --format" in " ".join(out.split())
+    guess = "read as requests per second; if they are times, give their unit with"
+    assert f"{guess} --format" in " ".join(out.split())
+    assert err.count(f"laxity: the numbers of t.txt are {guess} --format") == 1
+    Path("w.yaml").write_text(
+        "{process: trace, path: t.txt, mix: [{model: digits, deadline_ms: 50}]}"
+    )
+    assert f"the numbers of t.txt are {guess} `format`" in run("w.yaml", *options)[2]
     assert "has 30.1 ms to its deadline, 5 times its base latency" in " ".join(out.split())
     out = run("t.txt", *options, "--deadline-ms", "40")[1]
     assert "for model 'digits'" in out
     assert "to its deadline" not in out
-    status, out, _ = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
+    status, out, err = run("t.txt", *options, "--format", "timestamps-ms", "--slice", "0.01:")
     assert (status, rows()[0]["requests"]) == (0, 2)
-    assert "--format tells" not in " ".join(out.split())
+    assert guess not in " ".join(out.split()) + err
     status, _, err = run("t.txt", *options, "--format", "timestamps")
     assert status == 2
     assert "t.txt:1: the time is '10', a number without a unit; expected the format tim" in err
