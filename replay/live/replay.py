@@ -68,6 +68,7 @@ async def _play_here(
     turns: Turns | None = None
 
     def note(ending: LiveEnding) -> None:
+        tally.sent = player.sent
         tally.add(ending)
         on_end(ending)
         if turns is not None:

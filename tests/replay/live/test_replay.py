@@ -418,6 +418,20 @@ def test_every_request_is_sent_once_and_ends_once_in_order_of_time(box, processe
     assert len(box.messages("hello")) == processes
 
 
+def test_no_more_requests_have_ended_than_were_sent(box, monkeypatch):
+    monkeypatch.setattr("replay.live.replay.PROGRESS_S", 0.01)
+    seen: list[LiveTally] = []
+    counts: list[tuple[int, int]] = []
+    play_live(
+        box.url,
+        chance_plan(500),
+        lambda _: counts.extend((each.ended, each.sent) for each in seen[-1:]),
+        progress=seen.append,
+    )
+    assert counts
+    assert all(ended <= sent for ended, sent in counts)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_refusals_and_silence_are_endings(box, processes):
     def now_and_then(peer: Any, header: Any) -> None:
