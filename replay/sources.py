@@ -50,7 +50,8 @@ class WorkloadSource:
         capacity = capacity_per_s(fleet, mix_of(by_load, fleet)) if by_load.streams else None
         if capacity == 0:
             raise FleetError(
-                f"fleet {fleet.name} can finish nothing of this workload within its deadlines"
+                f"fleet {fleet.name!r} can finish nothing of this workload within its deadlines, "
+                "so there is no load of it; to play it anyway, give it a rate_per_s"
             )
         return self.workload.arrivals(seed, capacity_per_s=capacity, base_ns=fleet.base_ns())
 

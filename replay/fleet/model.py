@@ -138,11 +138,11 @@ class Fleet:
         ids = [device.spec.id for device in self.devices]
         for target_id in ids:
             if ids.count(target_id) > 1:
-                raise FleetError(f"fleet {self.name}: two targets are called {target_id!r}")
+                raise FleetError(f"fleet {self.name!r}: two targets are called {target_id!r}")
         for incident in self.script:
             if incident.target_id not in ids:
                 raise FleetError(
-                    f"fleet {self.name}: the script names target {incident.target_id!r}; "
+                    f"fleet {self.name!r}: the script names target {incident.target_id!r}; "
                     f"{did_you_mean(incident.target_id, ids)}"
                 )
 
@@ -204,12 +204,14 @@ class Fleet:
         for kind in kinds:
             if kind.model not in models:
                 hint = did_you_mean(kind.model, models)
-                raise FleetError(f"model {kind.model!r} runs nowhere in fleet {self.name}; {hint}")
+                raise FleetError(
+                    f"model {kind.model!r} runs nowhere in fleet {self.name!r}; {hint}"
+                )
             if kind.variant is not None and (kind.model, kind.variant) not in known:
                 variants = sorted(variant for model, variant in known if model == kind.model)
                 raise FleetError(
                     f"variant {kind.variant!r} of model {kind.model!r} runs nowhere in fleet "
-                    f"{self.name}; {did_you_mean(kind.variant, variants)}"
+                    f"{self.name!r}; {did_you_mean(kind.variant, variants)}"
                 )
 
     # -- what is true

@@ -56,7 +56,10 @@ def _counted(lines: Lines) -> tuple[list[tuple[str, str | None]], list[_Minute]]
     for cells in rows_below(header, lines):
         for minute, cell in enumerate(cells[first:]):
             # Nearly all cells are 0, and comparing the text is much faster than parsing it.
-            if cell == "0" or not (count := lines.count(cell.strip(), header[first + minute])):
+            if cell == "0":
+                continue
+            count = lines.count(cell.strip(), f"the count of minute {minute + 1}")
+            if not count:
                 continue
             totals[minute] += count
             if totals[minute] > MOST_CALLS:

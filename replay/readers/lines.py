@@ -126,7 +126,7 @@ class Lines(Iterator[str]):
         except ValueError:
             raise self.error(f"{name} is {shown(text)}", expected) from None
         if not math.isfinite(value) or not 0 <= value <= LARGEST_COUNT:
-            raise self.error(f"{name} is {shown(text)}", expected)
+            raise self.error(f"{name} is {shown(text)}", f"{expected} to {LARGEST_COUNT:g}")
         return value
 
     def _next_raw(self) -> bytes:

@@ -40,7 +40,8 @@ def _field(lines: Lines, row: dict[str, Any], name: str) -> int | float:
     value = row[name]
     # To Python a bool is an int; NaN fails the comparison.
     if type(value) not in (int, float) or not 0 <= value <= LARGEST_COUNT:
-        raise lines.error(f"{name!r} is {shown(json.dumps(value))}", "a number from 0")
+        wanted = f"a number from 0 to {LARGEST_COUNT:g}"
+        raise lines.error(f"{name!r} is {shown(json.dumps(value))}", wanted)
     number: int | float = value
     return number
 

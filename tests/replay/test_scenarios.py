@@ -86,7 +86,7 @@ def test_deadlines_that_nothing_can_meet_are_said():
     stream = workload.streams[0]
     entries = [replace(entry, deadline_scale=Fixed(0.1)) for entry in stream.mix.entries]
     hopeless = replace(workload, streams=(replace(stream, mix=Mix(entries)),))
-    with pytest.raises(FleetError, match="can finish nothing"):
+    with pytest.raises(FleetError, match=r"fleet 'line' can finish nothing.* rate_per_s"):
         WorkloadSource(hopeless).arrivals(1, scenario.fleet)
 
 
