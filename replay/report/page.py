@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from replay.report.cases import Study, differences, study
 from replay.report.figures import ENDINGS
@@ -21,7 +22,7 @@ from replay.report.sections import (
     load_charts,
 )
 from replay.report.svg import legend_mark
-from replay.report.table import cells, columns, compared, notes
+from replay.report.table import BETWEEN_PARTS, cells, columns, compared, notes
 from replay.results import RunResult
 
 
@@ -56,6 +57,7 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    templates.filters["parted"] = _parted
     found = study(results)
     parts = {
         "title": title,
@@ -77,6 +79,11 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         "case_count": len(found.cases),
     }
     return templates.get_template("page.html.j2").render(parts)
+
+
+def _parted(name: str) -> Markup:
+    """A policy's name that is wrapped between its parts where possible."""
+    return Markup("<wbr>").join(BETWEEN_PARTS.split(name))
 
 
 def _facts(found: Study) -> str:

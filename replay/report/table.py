@@ -22,7 +22,8 @@ _WIDE, _NARROW = 140, 100
 _FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
 """The least width of a policy's name; a longer name is wrapped."""
-_BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
+BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
+"""Where a policy's name is wrapped, if it must be."""
 
 _MOST_AFTER_LAST = 0.05
 """A note is shown if more than this share of the on-time weight came after the last request."""
@@ -255,7 +256,7 @@ def _folded(found: Study, room: int) -> list[str]:
 def folded(name: str, width: int) -> str:
     """Wraps a policy's name to a width, between its parts where possible."""
     lines = [""]
-    for part in _BETWEEN_PARTS.split(name):
+    for part in BETWEEN_PARTS.split(name):
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("")
         lines[-1] += part

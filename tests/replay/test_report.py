@@ -26,7 +26,7 @@ from replay.report.svg import WIDTH, count_axis, spread, ticks
 from replay.report.table import cells, columns, folded, money
 from replay.results import Row, Rows, RunResult, Sample
 
-VOID = {"meta", "link", "br", "img", "input", "hr"}
+VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 OUTCOMES = ("completed", "late", "infeasible", "overloaded", "expired", "cancelled", "failed")
 
 
@@ -626,6 +626,14 @@ def test_what_happened_when_is_right_over_years():
     (timeline,) = timelines([figures(run)])
     assert timeline is not None
     assert timeline.endings.sum(axis=0).min() > 0
+
+
+def test_a_policy_s_name_is_wrapped_between_its_parts(tmp_path):
+    page = written([result("proactive_drop?inner=edf&quantile=0.9"), result("<b>")], tmp_path)
+    check_page(page)
+    wrapped = "proactive_<wbr>drop?<wbr>inner=<wbr>edf&amp;<wbr>quantile=<wbr>0.9"
+    assert f"<h2>{wrapped} against &lt;b&gt;</h2>" in page
+    assert f"<span>{wrapped}</span>" in page
 
 
 def test_headings_of_charts_fit_a_phone(tmp_path):
