@@ -368,8 +368,8 @@ def _results(
                 found += f"; meanwhile {', and '.join(doing)}"
             raise ChildProcessError(found) from None
         finally:
-            for future in futures:
-                future.cancel()
+            # Only the pool's own thread may cancel: it fails the futures if Ctrl-C ends a process.
+            pool.shutdown(cancel_futures=True)
 
 
 def _path_of(file: IO[bytes]) -> str:

@@ -114,7 +114,7 @@ from replay.experiment import PolicyChoice, run_all
 from replay.scenarios import standard_scenarios
 
 long = standard_scenarios("load-1_2")[0].experiment(requests=1_000_000)
-run_all([long], [PolicyChoice.parse("fcfs")], range(8), jobs=2)
+run_all([long], [PolicyChoice.parse("fcfs")], range(2000), jobs=2)
 """
 
 
@@ -129,6 +129,8 @@ def test_processes_end_at_once_with_their_parent_and_leave_nothing(number, tmp_p
         children = alive.children()
         (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)
         assert psutil.wait_procs(children, PATIENCE_S)[1] == []
+        assert parent.stderr is not None
+        assert b"Exception in thread" not in parent.stderr.read()
     assert list(tmp_path.iterdir()) == []
 
 
