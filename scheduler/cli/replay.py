@@ -218,12 +218,21 @@ def _simulate(
             lost = error
     for fault in faults:
         say(fault)
+    if lost is not None and results:
+        results[-1].notes.append(_stopped(results, len(experiments), seeds))
     lost = lost or (typer.Exit(2) if faults else None)
     if lost is not None and not results:
         raise lost
     order = {(each.name, each.load): place for place, each in enumerate(experiments)}
     results.sort(key=lambda result: (order[result.scenario, result.load], result.seed))
     return results, lost
+
+
+def _stopped(results: list[RunResult], cases: int, seeds: int) -> str:
+    """The note to results that are only a part of what was asked for."""
+    played = len({(each.scenario, each.load, each.seed) for each in results})
+    what = "seeds" if cases == 1 else "cases" if seeds == 1 else "cases and seeds"
+    return f"stopped early: this is {played} of {cases * seeds} {what}"
 
 
 def _play_live(

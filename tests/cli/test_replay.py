@@ -166,6 +166,7 @@ def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
     assert status == 130
     assert [row["seed"] for row in rows()] == [1, 2]
     assert "tired.py" in out
+    assert "stopped early: this is 2 of 4 seeds" in out
 
 
 def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):
