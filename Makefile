@@ -91,8 +91,10 @@ ifneq ($(origin PYTHON),file)
 	  exit 1; }
 endif
 
+# The pip that comes with Python 3.13 or earlier takes twice as long for all that follows.
 $(VENV)/pyvenv.cfg: | interpreter
 	$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --quiet 'pip>=25'
 
 $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@echo "Installing laxity into $(VENV); the first time this takes about a minute."
@@ -107,9 +109,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 # --no-compile: only few of its very many modules are imported, and those compile on import.
 $(VENV)/.kserve: examples/clients/kserve.txt $(VENV)/pyvenv.cfg
 	@echo "Installing KServe's SDK, a client of the tests, into $(VENV)/kserve."
-	@$(BIN)/python -m venv $(VENV)/kserve
-	@$(VENV)/kserve/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
-	  --requirement $<
+	@$(BIN)/python -m venv --without-pip $(VENV)/kserve
+	@$(PIP) --python $(VENV)/kserve install --quiet --no-compile --requirement $<
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.runtime
