@@ -46,6 +46,7 @@ from policies.parts.buying import price, purchases
 from policies.parts.coming import Coming
 from policies.parts.displacing import Displacement
 from policies.parts.gathering import Gathering
+from policies.parts.hindsight import Hindsight
 from policies.parts.meanwhile import Meanwhile
 from policies.parts.odds import CHOICES, Odds
 from policies.parts.outbidding import Outbidding
@@ -113,7 +114,10 @@ class Everywhere:
         self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
         self._patience = Patience(self._outlook, self._coming)
-        meanwhile = Meanwhile(self._outlook, self.admission, self._coming, self._scarcity)
+        self._hindsight = Hindsight(self._outlook, self.admission, self._coming)
+        meanwhile = Meanwhile(
+            self._outlook, self.admission, self._coming, self._scarcity, self._hindsight
+        )
         self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
 
     def decide(self, view: View) -> Iterator[Decision]:
@@ -153,6 +157,7 @@ class Everywhere:
             if refusal is None or outbid:
                 refusal = self._displacement.refusal(request)
             if refusal is not None:
+                self._hindsight.refused(request)
                 yield from self._missed([refusal])
                 continue
             self._outbidding.admitted(request)
@@ -229,6 +234,7 @@ class Everywhere:
         reason = f"batch of {len(best.batch)}: worth most of {len(found)} that would be in time"
         if best.bid.quantile < self.quantile:
             reason += f", as {best.bid.quantile:.0%} of such batches are"
+        self._hindsight.sent(best, lost)
         place = best.place(reason)
         self._served(place)
         return place

@@ -4,7 +4,9 @@ The wait of a request is estimated by a fluid model: the work queued ahead of it
 deadline, id) order is served at the best rate that its targets reach together. A class's work is
 spread evenly over the targets that serve it, so it delays a request only on the targets that they
 share. A request that costs more time per weight than others is assumed to wait longer, if a request
-at least as important behind it would have to wait for it. So the costly one is refused first.
+at least as important behind it would have to wait for it. So the costly one is refused first. While
+more arrives than can be done, this is only assumed of those that cost too much to be done as well,
+once the cheaper ones are: the rest of the time goes to the cheapest of them.
 
 The error of this estimate is learned from how promises turn out (`parts.caution`), and the wait is
 multiplied by the learned factor.
@@ -24,6 +26,7 @@ from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
+from scheduler.core.sizes import step_of
 from scheduler.core.targets import TargetState
 
 COSTLIER = 4.0
@@ -50,11 +53,17 @@ class Admission:
 
     Args:
         outlook: What the targets could do.
+
+    Attributes:
+        caution: How much longer waits turn out than estimated.
+        fitting: The step of the cost per weight (`step_of`) below which the targets have time for
+            all recent arrivals; 0 if they have for all. `parts.coming` finds it.
     """
 
     def __init__(self, outlook: Outlook) -> None:
         """Uses the outlook of its policy."""
         self.caution = Caution()
+        self.fitting = 0
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
         self._paces: dict[RequestClass, Pace] = {}
@@ -163,8 +172,9 @@ class Admission:
                 work_ns += ahead * share_ns * pace.part(other)
         wait_ns = caught_up_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
-        costlier = pace.cost_ns / request.weight / self._least_ns
-        if behind > 0 and costlier > 1.0:
+        cost_ns = pace.cost_ns / request.weight
+        costlier = cost_ns / self._least_ns
+        if behind > 0 and costlier > 1.0 and step_of(int(cost_ns)) >= self.fitting:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return now_ns + int(wait_ns)
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from itertools import accumulate, pairwise
 from math import exp, fsum
-from operator import mul
+from operator import attrgetter, mul
 
 from policies.parts.admission import Admission
 from policies.parts.outlook import Bid, Outlook
@@ -175,12 +175,13 @@ class Coming:
 
     Args:
         outlook: What the targets could do.
-        admission: Gives the pace of each class.
+        admission: Gives the pace of each class, and is told which costs fit.
 
     Attributes:
         groups: The arrivals, grouped by what they have in common.
         least_slack_ns: A run that is no longer than this makes no arrival late, on any target.
         is_one: Whether all arrivals are of one class, apart from a share of at most `RARE`.
+        worth_per_ns: What all targets together earned per nanosecond with recent requests.
         uneven: How much longer they wait than if they came independently: (1 + CV**2) / 2 of the
             gaps between them, as in Kingman's formula; 1 if all came at once.
     """
@@ -190,6 +191,7 @@ class Coming:
         self.groups: list[Alike] = []
         self.is_one = False
         self.uneven = 1.0
+        self.worth_per_ns = 0.0
         self.least_slack_ns = _ANY_NS
         self._outlook = outlook
         self._admission = admission
@@ -227,7 +229,7 @@ class Coming:
     def _count(self, now_ns: int) -> None:
         self._uncounted = 0
         first_ns, *_, worth, _ = self._came[0]
-        worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
+        self.worth_per_ns = (self._worth - worth) / max(1, now_ns - first_ns)
         for alike in self._known.values():
             alike.forget()
         groups: list[Alike] = []
@@ -236,7 +238,7 @@ class Coming:
         for at_ns, slack_ns, worth, cost_ns, alike, _, kind in self._came:
             if not alike.work_ns:  # the first of its group
                 groups.append(alike)
-            net = worth - worth_per_ns * cost_ns
+            net = worth - self.worth_per_ns * cost_ns
             alike.count(at_ns, slack_ns, net if net > 0.0 else 0.0, cost_ns)
             kinds.append(kind)
             if slack_ns < least_ns:
@@ -244,6 +246,7 @@ class Coming:
             squares += float(at_ns - before_ns) ** 2
             before_ns = at_ns
         self.groups = groups
+        self._admission.fitting = _fitting(groups, now_ns - first_ns)
         span = float(before_ns - first_ns)
         self.uneven = (len(kinds) - 1) * squares / (2.0 * span**2) if span else 1.0
         self._counts = Counter(kinds)
@@ -274,3 +277,12 @@ class Coming:
     def odds(self, bid: Bid) -> float:
         """How likely a request is in time, relative to the usual quantile (`parts.odds`)."""
         return bid.quantile / self._outlook.quantile
+
+
+def _fitting(groups: list[Alike], within_ns: int) -> int:
+    """The step of the cost per weight below which there is time for all; 0 if there is for all."""
+    for each in sorted(groups, key=attrgetter("step")):
+        within_ns -= int(each.work_ns)
+        if within_ns < 0:
+            return each.step
+    return 0

@@ -7,13 +7,18 @@ several batches at once may be free beside this one. The queued requests go firs
 queues, the later another target becomes free:
 
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
-    (BACKLOG + SHORT * the share of requests that are missed)
+    (BACKLOG + SHORT * the share of requests that are missed)  *  the part of expected losses that
+    came about (`parts.hindsight`)
 
 Of each queue no more counts than all targets take at once: a long queue of requests that can wait
 is no reason to let them wait for ever.
 
-These three numbers stand for what the other targets will have started by then. They were tuned by
-simulating a fleet of three devices at loads from 0.8 to 2.0 (docs/policies-compared.md).
+The more other targets, the likelier one of them is free before that. So with more than `COUNTED`
+targets a loss is multiplied by the cube root of `COUNTED` over their number.
+
+These numbers stand for what the other targets will have started by then. They were tuned by
+simulating a fleet of three devices at loads from 0.8 to 2.0, and random ones of five to sixteen
+(docs/policies-compared.md).
 
 A target loses no more than it could earn meanwhile: that time at the rate of the group that pays
 best there, in the largest batches for which its most patient requests have time. Far beyond the
@@ -32,6 +37,7 @@ from typing import NamedTuple
 
 from policies.parts.admission import Admission
 from policies.parts.coming import Alike, Coming
+from policies.parts.hindsight import Hindsight
 from policies.parts.outlook import Bid, Outlook
 from policies.parts.pace import Pace
 from policies.parts.scarcity import Scarcity
@@ -44,6 +50,9 @@ BACKLOG, SHORT = 0.25, 2.0
 """How much longer another target is assumed to be busy, as a share of the time that all targets
 need for the queued requests: always `BACKLOG`, plus `SHORT` times the share of missed requests."""
 
+COUNTED = 3
+"""With up to so many targets, a loss behind a batch on one of them counts in full."""
+
 _FAR_NS = float(1 << 62)
 
 
@@ -55,6 +64,7 @@ class _Late(NamedTuple):
         own_ns: How much longer the target takes for one than the fastest does.
         until_ns: How soon another target could have done one, less what the fastest takes.
         anyway: What is lost even without a batch ahead.
+        part: In what proportion a loss counts, since there are other targets.
         quiet_ns: How long until the next of them is expected.
         per_ns: What the target could earn with them per nanosecond.
     """
@@ -63,6 +73,7 @@ class _Late(NamedTuple):
     own_ns: int
     until_ns: float
     anyway: float
+    part: float
     quiet_ns: int
     per_ns: float
 
@@ -75,15 +86,22 @@ class Meanwhile:
         admission: Gives the pace of each class.
         coming: The recent arrivals.
         scarcity: Knows the share of missed requests.
+        hindsight: Knows how much of such losses came about.
     """
 
     def __init__(
-        self, outlook: Outlook, admission: Admission, coming: Coming, scarcity: Scarcity
+        self,
+        outlook: Outlook,
+        admission: Admission,
+        coming: Coming,
+        scarcity: Scarcity,
+        hindsight: Hindsight,
     ) -> None:
         self._outlook = outlook
         self._admission = admission
         self._coming = coming
         self._scarcity = scarcity
+        self._hindsight = hindsight
 
     def lost(self, found: Sequence[Candidate]) -> list[float]:
         """The loss from each batch among arrivals at least as important, in units of its weight.
@@ -103,18 +121,18 @@ class Meanwhile:
         losses = []
         for candidate in found:
             lost = 0.0
-            for alike, own_ns, until_ns, anyway, quiet_ns, _ in groups:
+            for alike, own_ns, until_ns, anyway, part, quiet_ns, _ in groups:
                 if alike.priority <= candidate.priority:
                     end_ns = min(candidate.latency_ns + own_ns, until_ns) - quiet_ns
                     if end_ns > own_ns:
-                        lost += alike.lost(end_ns) - anyway
+                        lost += part * (alike.lost(end_ns) - anyway)
             lost = min(lost / since_ns, per_ns * candidate.latency_ns)
             losses.append(lost / coming.odds(candidate.bid))
         return losses
 
     def _late(self, alike: Alike, pace: Pace, target_id: str) -> _Late:
         starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
-        backlog = BACKLOG + SHORT * self._scarcity.share
+        backlog = (BACKLOG + SHORT * self._scarcity.share) * self._hindsight.ratio()
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
         own_ns, until_ns, per_ns = 0, _FAR_NS, 0.0
         for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):
@@ -129,7 +147,8 @@ class Meanwhile:
                 start_ns = starts_ns[bid.target_id]
             until_ns = min(until_ns, STRETCH * (start_ns - now_ns) + ahead_ns + one_ns)
         anyway, quiet_ns = alike.lost(own_ns), alike.quiet_ns(now_ns)
-        return _Late(alike, own_ns, until_ns, anyway, quiet_ns, per_ns)
+        part = (COUNTED / max(COUNTED, len(pace.bids))) ** (1 / 3)
+        return _Late(alike, own_ns, until_ns, anyway, part, quiet_ns, per_ns)
 
 
 def _earned(alike: Alike, bid: Bid, least_ns: int) -> float:

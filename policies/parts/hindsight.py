@@ -1,0 +1,68 @@
+"""How much of the losses that were expected behind batches came about.
+
+Before a batch is sent, the loss behind it is estimated (`parts.meanwhile`): what comes while it
+runs, can't wait, and finds no other target. What comes about is seen soon after: requests that are
+refused, but could be in time on a target if that were not busy. Their worth beyond their cost, as
+a share of the losses expected, tells how right the estimate is. On some fleets it is a tenth, on
+others twice: so much depends on how many targets there are, and on who goes first.
+
+Source: a prediction is corrected by the ratio of what came about to what was predicted, as in the
+ratio estimators of sampling: W. G. Cochran, "Sampling Techniques", Wiley, 1977, chapter 6.
+"""
+
+from __future__ import annotations
+
+from policies.parts.admission import Admission
+from policies.parts.coming import Coming
+from policies.parts.outlook import Outlook
+from policies.parts.serving import Candidate
+from scheduler.core.requests import Request
+
+PRIOR = 20.0
+"""How many units of weight count as lost as expected, besides those that are known."""
+
+MEMORY = 1 / 256
+"""The weight of one request sent in the moving sums."""
+
+
+class Hindsight:
+    """Compares expected losses with those that came about.
+
+    Args:
+        outlook: What the targets could do.
+        admission: Gives the pace of each class.
+        coming: Knows what the targets earn per time.
+    """
+
+    def __init__(self, outlook: Outlook, admission: Admission, coming: Coming) -> None:
+        """Starts as if all estimates were right."""
+        self._outlook = outlook
+        self._admission = admission
+        self._coming = coming
+        self._expected = self._actual = PRIOR
+
+    def ratio(self) -> float:
+        """What came about, as a share of what was expected."""
+        return self._actual / self._expected
+
+    def sent(self, batch: Candidate, lost: float) -> None:
+        """Records that a batch is sent.
+
+        Args:
+            batch: The batch.
+            lost: The loss expected behind it.
+        """
+        left = 1.0 - MEMORY * min(len(batch.batch), 1 / MEMORY)
+        self._expected = PRIOR + left * (self._expected - PRIOR) + lost
+        self._actual = PRIOR + left * (self._actual - PRIOR)
+
+    def refused(self, request: Request) -> None:
+        """Records that an arrival is refused; it was lost behind each target that is busy."""
+        now_ns, kind = self._outlook.view.now_ns, request.kind
+        net = request.weight - self._coming.worth_per_ns * self._admission.pace(kind).cost_ns
+        if net <= 0.0:
+            return
+        for bid in self._outlook.bids(kind):
+            busy = self._outlook.starts_ns[bid.target_id] > now_ns
+            if busy and now_ns + bid.one_ns() <= request.deadline_ns:
+                self._actual += net
