@@ -17,6 +17,9 @@ help: ## this list
 demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet deadlines
 	$(BIN)/laxity demo
 
+# Hundreds of processes import the packages: they would compile them each time without bytecode.
+test: export PYTHONDONTWRITEBYTECODE :=
+
 # Coverage doubles the time of tests that play the core, so only these run with it.
 PURE := tests/core tests/policies
 
