@@ -12,6 +12,8 @@ ratio estimators of sampling: W. G. Cochran, "Sampling Techniques", Wiley, 1977,
 
 from __future__ import annotations
 
+from math import fsum
+
 from policies.parts.admission import Admission
 from policies.parts.coming import Coming
 from policies.parts.outlook import Outlook
@@ -19,7 +21,7 @@ from policies.parts.serving import Candidate
 from scheduler.core.requests import Request
 
 PRIOR = 20.0
-"""How many units of weight count as lost as expected, besides those that are known."""
+"""How many requests count as lost as expected, besides those that are known."""
 
 MEMORY = 1 / 256
 """The weight of one request sent in the moving sums."""
@@ -39,11 +41,15 @@ class Hindsight:
         self._outlook = outlook
         self._admission = admission
         self._coming = coming
-        self._expected = self._actual = PRIOR
+        self._expected = self._actual = 0.0
+        self._sent = self._weight = 0.0
 
     def ratio(self) -> float:
         """What came about, as a share of what was expected."""
-        return self._actual / self._expected
+        if not self._sent:
+            return 1.0
+        prior = PRIOR * self._weight / self._sent
+        return (self._actual + prior) / (self._expected + prior)
 
     def sent(self, batch: Candidate, lost: float) -> None:
         """Records that a batch is sent.
@@ -52,9 +58,12 @@ class Hindsight:
             batch: The batch.
             lost: The loss expected behind it.
         """
-        left = 1.0 - MEMORY * min(len(batch.batch), 1 / MEMORY)
-        self._expected = PRIOR + left * (self._expected - PRIOR) + lost
-        self._actual = PRIOR + left * (self._actual - PRIOR)
+        count = len(batch.batch)
+        left = max(0.0, 1.0 - MEMORY * count)
+        self._expected = left * self._expected + lost
+        self._actual *= left
+        self._sent = left * self._sent + count
+        self._weight = left * self._weight + fsum([request.weight for request in batch.batch])
 
     def refused(self, request: Request) -> None:
         """Records that an arrival is refused; it was lost behind each target that is busy."""

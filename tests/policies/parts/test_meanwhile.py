@@ -106,3 +106,10 @@ def test_many_devices_need_not_wait_for_each_other(tmp_path: Path) -> None:
     if middle ones have to wait for small ones as large ones do.
     """
     assert on_time(written(tmp_path, MANY), seeds=(1, 2)) > 0.78
+
+
+def test_the_scale_of_weights_changes_nothing(tmp_path: Path) -> None:
+    heavy = MANY.replace("share:", "weight: 100, share:").replace("2000", "1000")
+    light = heavy.replace("weight: 100", "weight: 0.01")
+    shares = [on_time(written(tmp_path, text)) for text in (heavy, light)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.01)
