@@ -26,7 +26,6 @@ from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.sizes import step_of
 from scheduler.core.targets import TargetState
 
 COSTLIER = 4.0
@@ -56,7 +55,7 @@ class Admission:
 
     Attributes:
         caution: How much longer waits turn out than estimated.
-        fitting: The step of the cost per weight (`step_of`) below which the targets have time for
+        fitting: The step of the cost per weight (`Pace.step`) below which the targets have time for
             all recent arrivals; 0 if they have for all. `parts.coming` finds it.
     """
 
@@ -172,9 +171,8 @@ class Admission:
                 work_ns += ahead * share_ns * pace.part(other)
         wait_ns = caught_up_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
-        cost_ns = pace.cost_ns / request.weight
-        costlier = cost_ns / self._least_ns
-        if behind > 0 and costlier > 1.0 and step_of(int(cost_ns)) >= self.fitting:
+        costlier = pace.cost_ns / request.weight / self._least_ns
+        if behind > 0 and costlier > 1.0 and pace.step(request.weight) >= self.fitting:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return now_ns + int(wait_ns)
 

@@ -23,7 +23,6 @@ from policies.parts.admission import Admission
 from policies.parts.outlook import Bid, Outlook
 from scheduler.core.policy import Place
 from scheduler.core.requests import Request, RequestClass
-from scheduler.core.sizes import step_of
 
 RECENT = 256
 """How many recent requests the forecast uses."""
@@ -65,7 +64,7 @@ class Alike:
 
     Args:
         priority: Their priority.
-        step: The step of their cost per weight, see `step_of`.
+        step: The step of their cost per weight, see `Pace.step`.
         target_ids: The targets that serve them.
 
     Attributes:
@@ -217,7 +216,7 @@ class Coming:
         pace = self._admission.pace(kind)
         slack_ns, cost_ns = request.deadline_ns - now_ns - pace.least_ns, pace.cost_ns
         if slack_ns >= 0 and cost_ns:
-            shared = request.priority, step_of(int(cost_ns / weight)), pace.target_ids
+            shared = request.priority, pace.step(weight), pace.target_ids
             alike = self._known.get(shared)
             if alike is None:
                 alike = self._known[shared] = Alike(*shared)

@@ -39,7 +39,6 @@ from policies.parts.coming import Alike, Coming
 from policies.parts.outlook import Bid, Outlook
 from scheduler.core.policy import Drop
 from scheduler.core.requests import Request
-from scheduler.core.sizes import step_of
 
 FULL = 0.95
 """With a higher load than this there is no room."""
@@ -72,7 +71,7 @@ class Displacement:
         pace = self._admission.pace(request.kind)
         if pace.longest_ns <= self._coming.least_slack_ns:
             return None
-        cheaper = self._cheaper(request.priority, pace.cost_ns / request.weight, pace.longest_ns)
+        cheaper = self._cheaper(request.priority, pace.step(request.weight), pace.longest_ns)
         if not cheaper:
             return None
         bids = self._outlook.bids(request.kind)
@@ -93,9 +92,9 @@ class Displacement:
         )
         return Drop(request, why, {})
 
-    def _cheaper(self, priority: int, cost_ns: float, run_ns: float) -> list[Alike]:
+    def _cheaper(self, priority: int, step: int, run_ns: float) -> list[Alike]:
         """The groups that cost less per weight, are as important, and may arrive during a run."""
-        step, now_ns = step_of(int(cost_ns)), self._outlook.view.now_ns
+        now_ns = self._outlook.view.now_ns
         return [
             each
             for each in self._coming.groups

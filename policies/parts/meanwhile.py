@@ -115,7 +115,12 @@ class Meanwhile:
         self._admission.look()
         target_id = found[0].bid.target_id
         paces = [(each, self._admission.pace(each.kind)) for each in coming.groups]
-        groups = [self._late(*each, target_id) for each in paces if target_id in each[1].target_ids]
+        backlog = (BACKLOG + SHORT * self._scarcity.share) * self._hindsight.ratio()
+        groups = [
+            self._late(alike, pace, target_id, backlog)
+            for alike, pace in paces
+            if target_id in pace.target_ids
+        ]
         since_ns = coming.since_ns()
         per_ns = max([each.per_ns for each in groups], default=0.0)
         losses = []
@@ -130,9 +135,8 @@ class Meanwhile:
             losses.append(lost / coming.odds(candidate.bid))
         return losses
 
-    def _late(self, alike: Alike, pace: Pace, target_id: str) -> _Late:
+    def _late(self, alike: Alike, pace: Pace, target_id: str, backlog: float) -> _Late:
         starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
-        backlog = (BACKLOG + SHORT * self._scarcity.share) * self._hindsight.ratio()
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
         own_ns, until_ns, per_ns = 0, _FAR_NS, 0.0
         for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import fsum
 
 from policies.parts.outlook import Bid
+from scheduler.core.sizes import step_of
 
 
 class Pace:
@@ -65,6 +66,10 @@ class Pace:
                 rate += bid.target.spec.width * best
             share = self._shares_ns[count] = 1 / rate if rate else 0.0
         return share
+
+    def step(self, weight: float) -> int:
+        """The step (`step_of`) of the cost per weight of requests of this weight."""
+        return step_of(int(self.cost_ns / weight))
 
     def parts(self) -> dict[str, float]:
         """Each target's part, per batch run at once, of the rate at which all serve the class."""

@@ -16,8 +16,6 @@ from replay.simulator import Arrival
 from replay.workloads import Clients
 from scheduler import AsyncClient
 
-__all__ = ["LiveEnding", "play_live"]
-
 _LEAD_NS = 20_000_000
 
 

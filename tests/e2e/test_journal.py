@@ -17,7 +17,8 @@ import pytest
 
 from policies import make_policy
 from replay.journal import arrivals, journal_files, read_journal, targets, verify
-from replay.live.replay import LiveEnding, play_live
+from replay.live.endings import LiveEnding
+from replay.live.replay import play_live
 from replay.simulator import Arrival, Simulator
 from scheduler import Client, RequestEnded
 from scheduler.core.commands import Finish
