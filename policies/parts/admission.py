@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
-from math import fsum
+from math import fsum, inf
 
 from policies.parts.caution import Caution
 from policies.parts.outlook import Outlook, late_by
@@ -56,19 +56,21 @@ class Admission:
     Attributes:
         caution: How much longer waits turn out than estimated.
         fitting: The step of the cost per weight (`Pace.step`) below which the targets have time for
-            all recent arrivals; 0 if they have for all. `parts.coming` finds it.
+            all recent arrivals; -inf if they have for all. `parts.coming` finds it.
+        usual: The harmonic mean of the weights of recent arrivals: only their ratios may count.
     """
 
     def __init__(self, outlook: Outlook) -> None:
         """Uses the outlook of its policy."""
         self.caution = Caution()
-        self.fitting = 0
+        self.fitting: float = -inf
+        self.usual = 1.0
+        self._least_ns = 0.0
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
         self._paces: dict[RequestClass, Pace] = {}
         self._queues: list[ClassQueue] = []
         self._lanes: list[tuple[ClassQueue, Pace]] = []
-        self._least_ns = 0.0
         self._looked_ns = 0
         self._refused: dict[RequestClass, deque[int]] = {}
 
@@ -171,7 +173,7 @@ class Admission:
                 work_ns += ahead * share_ns * pace.part(other)
         wait_ns = caught_up_ns(starts_ns, work_ns) - now_ns
         wait_ns *= self.caution.factor(pace, request.weight, request.priority)
-        costlier = pace.cost_ns / request.weight / self._least_ns
+        costlier = pace.cost_ns * self.usual / (request.weight * self._least_ns)
         if behind > 0 and costlier > 1.0 and pace.step(request.weight) >= self.fitting:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return now_ns + int(wait_ns)

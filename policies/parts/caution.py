@@ -16,7 +16,7 @@ that there is room.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import exp, log
+from math import exp, frexp, log
 
 from policies.parts.pace import Pace
 
@@ -111,4 +111,4 @@ class Caution:
 
 
 def _alike(pace: Pace, weight: float, priority: int) -> _Alike:
-    return priority, int(pace.cost_ns / weight).bit_length(), pace.target_ids
+    return priority, frexp(pace.cost_ns / weight)[1], pace.target_ids

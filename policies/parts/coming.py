@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, deque
 from itertools import accumulate, pairwise
-from math import exp, fsum
+from math import exp, fsum, inf
 from operator import attrgetter, mul
 
 from policies.parts.admission import Admission
@@ -164,9 +164,9 @@ class Alike:
         return self._sums
 
 
-_Came = tuple[int, int, float, float, Alike, float, RequestClass]
+_Came = tuple[int, int, float, float, float, Alike, float, RequestClass]
 """An arrival that could be in time by itself: when it arrived, how long it could wait, its weight
-times its odds, its cost, its group, the worth served before it, and its class."""
+times its odds, its weight, its cost, its group, the worth served before it, and its class."""
 
 
 class Coming:
@@ -222,7 +222,7 @@ class Coming:
                 alike = self._known[shared] = Alike(*shared)
             alike.note(kind, now_ns)
             worth = weight * self.odds(pace.bids[0])
-            self._came.append((now_ns, slack_ns, worth, cost_ns, alike, self._worth, kind))
+            self._came.append((now_ns, slack_ns, worth, weight, cost_ns, alike, self._worth, kind))
             self._uncounted += 1
 
     def _count(self, now_ns: int) -> None:
@@ -233,19 +233,21 @@ class Coming:
             alike.forget()
         groups: list[Alike] = []
         kinds = []
-        least_ns, before_ns, squares = _ANY_NS, first_ns, 0.0
-        for at_ns, slack_ns, worth, cost_ns, alike, _, kind in self._came:
+        least_ns, before_ns, squares, inverse = _ANY_NS, first_ns, 0.0, 0.0
+        for at_ns, slack_ns, worth, weight, cost_ns, alike, _, kind in self._came:
             if not alike.work_ns:  # the first of its group
                 groups.append(alike)
             net = worth - self.worth_per_ns * cost_ns
             alike.count(at_ns, slack_ns, net if net > 0.0 else 0.0, cost_ns)
             kinds.append(kind)
+            inverse += 1.0 / weight
             if slack_ns < least_ns:
                 least_ns = slack_ns
             squares += float(at_ns - before_ns) ** 2
             before_ns = at_ns
         self.groups = groups
         self._admission.fitting = _fitting(groups, now_ns - first_ns)
+        self._admission.usual = len(kinds) / inverse
         span = float(before_ns - first_ns)
         self.uneven = (len(kinds) - 1) * squares / (2.0 * span**2) if span else 1.0
         self._counts = Counter(kinds)
@@ -278,10 +280,10 @@ class Coming:
         return bid.quantile / self._outlook.quantile
 
 
-def _fitting(groups: list[Alike], within_ns: int) -> int:
-    """The step of the cost per weight below which there is time for all; 0 if there is for all."""
+def _fitting(groups: list[Alike], within_ns: int) -> float:
+    """The step of the cost per weight below which there is time; -inf if there is for all."""
     for each in sorted(groups, key=attrgetter("step")):
         within_ns -= int(each.work_ns)
         if within_ns < 0:
-            return each.step
-    return 0
+            return float(each.step)
+    return -inf

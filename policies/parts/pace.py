@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from math import fsum
+from math import frexp, fsum
 
 from policies.parts.outlook import Bid
-from scheduler.core.sizes import step_of
+from scheduler.core.sizes import STEPS
 
 
 class Pace:
@@ -68,8 +68,9 @@ class Pace:
         return share
 
     def step(self, weight: float) -> int:
-        """The step (`step_of`) of the cost per weight of requests of this weight."""
-        return step_of(int(self.cost_ns / weight))
+        """The step of the cost per weight of requests of this weight: four per power of two."""
+        part, exponent = frexp(self.cost_ns / weight)
+        return STEPS * exponent + int(2 * STEPS * part)
 
     def parts(self) -> dict[str, float]:
         """Each target's part, per batch run at once, of the rate at which all serve the class."""

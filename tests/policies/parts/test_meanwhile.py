@@ -109,7 +109,10 @@ def test_many_devices_need_not_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_the_scale_of_weights_changes_nothing(tmp_path: Path) -> None:
-    heavy = MANY.replace("share:", "weight: 100, share:").replace("2000", "1000")
-    light = heavy.replace("weight: 100", "weight: 0.01")
-    shares = [on_time(written(tmp_path, text)) for text in (heavy, light)]
-    assert shares[0] == pytest.approx(shares[1], abs=0.01)
+    """Steps of cost per weight are alike only at powers of two apart."""
+    text = MANY.replace("share:", "weight: 1, share:").replace("2000", "1000")
+    weights = 2**-20, 1, 2**29
+    texts = [text.replace("weight: 1,", f"weight: {weight},") for weight in weights]
+    light, usual, heavy = [on_time(written(tmp_path, text)) for text in texts]
+    assert light == pytest.approx(usual, abs=1e-6)
+    assert heavy == pytest.approx(usual, abs=1e-6)
