@@ -22,6 +22,10 @@ from scheduler.address import LONGEST_SOCKET_PATH
 
 _SHUTDOWN_S = 8.0
 
+_STARTS = 3
+"""How often Ray is started at most. It gives its node manager's helpers 15 s, and all of it 30 s,
+which is too little on a small machine where everything else starts at the same time."""
+
 _PARTS = frozenset(("gcs_server", "raylet"))
 """The processes without which a cluster can't go on."""
 
@@ -61,6 +65,17 @@ class Cluster:
         """
         _check_path(folder)
         self._folder = folder
+        for starts_left in reversed(range(_STARTS)):
+            try:
+                self._start(cores, object_store_bytes)
+                break
+            except Exception as error:
+                if not starts_left:
+                    raise
+                _log.warning("Ray did not start and is started again: %s", error)
+        _end_needless()
+
+    def _start(self, cores: int, object_store_bytes: int) -> None:
         try:
             with signals_held(), _groups_of_their_own(), _nothing_needless():
                 ray.init(
@@ -71,13 +86,12 @@ class Cluster:
                     namespace="laxity",
                     logging_level=logging.WARNING,
                     _node_ip_address="127.0.0.1",
-                    _temp_dir=str(folder),
-                    _plasma_directory=_store_folder(folder),
+                    _temp_dir=str(self._folder),
+                    _plasma_directory=_store_folder(self._folder),
                 )
         except BaseException:
-            end_started(folder)
+            end_started(self._folder)
             raise
-        _end_needless()
 
     def watch(self, on_death: Callable[[str], None]) -> None:
         """Call `on_death` once, from another thread, with the part of Ray that has died.
