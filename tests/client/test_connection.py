@@ -173,7 +173,7 @@ def test_what_never_reached_a_box_is_unavailable(box, client):
 
 def test_what_was_sent_and_lost_has_expired(box, client):
     box.on_infer = ignore
-    future = client.submit("digits", image(1), deadline_ms=200)
+    future = client.submit("digits", image(1), deadline_ms=1_000)
     box.wait("infer")
     box.stop()
     with pytest.raises(DeadlineExpired, match=r"the connection to unix://.* was lost"):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.ports import free_port
 from replay.links import LinkEmulator, OneWay
 from scheduler.address import Address
 from scheduler.config.box import Config
@@ -260,13 +261,12 @@ async def cloud_pair(
 
 @asynccontextmanager
 async def _outer_door(scheme: str, service: Service) -> AsyncIterator[int]:
-    listening = socket.create_server(("127.0.0.1", 0))
-    port = int(listening.getsockname()[1])
+    port = free_port()  # gRPC does not tell which one it was given
     config = Config.model_validate({})
     if scheme == "http":
+        listening = socket.create_server(("127.0.0.1", port))
         server: Any = HttpServer(service, config, Access(), [(listening, "")])
     else:
-        listening.close()
         server = GrpcServer(service, config, Access(), [f"tcp://127.0.0.1:{port}"])
     await server.open()
     try:

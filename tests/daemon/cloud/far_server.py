@@ -12,6 +12,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
+from benchmarks.ports import free_port
+
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 
@@ -52,7 +54,7 @@ class FarServer(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self.shape = [-1, 4]
         self.versions = ["1"]
         self.names = {"double"}
-        self.port = 0
+        self.port = free_port()
         self._server: Any = None
 
     async def start(self, credentials: Any = None, most_bytes: int = -1) -> FarServer:
@@ -106,7 +108,7 @@ async def far_server(
 ) -> AsyncIterator[FarServer]:
     """One that ends whatever happens."""
     far = FarServer()
-    far.port = port
+    far.port = port or far.port
     await far.start(credentials, most_bytes)
     try:
         yield far
