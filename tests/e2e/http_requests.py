@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
 
@@ -21,6 +22,18 @@ def said(http: HTTPConnection, method: str, path: str, body: Any = None, **heade
     http.request(method, path, data, named)
     response = http.getresponse()
     return response.status, response.headers, response.read()
+
+
+def judged(ask: Callable[[], Any]) -> Any:
+    """What is said to a request with a hopeless deadline once the box could judge it.
+
+    Where others want the processor, the deadline may be over before that.
+    """
+    for _ in range(100):
+        answer = ask()
+        if answer[0] != 504:
+            break
+    return answer
 
 
 def request(values: Any, model: str = "relu", **more: Any) -> dict[str, Any]:

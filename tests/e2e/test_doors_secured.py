@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -177,15 +178,22 @@ def test_metrics_of_the_whole_box_are_a_scope_of_their_own(box: Box) -> None:
 
 def test_a_rate_holds_over_all_doors_and_says_when_to_come_back(box: Box) -> None:
     token = TOKENS["lab"]
+    began_s = time.monotonic()
+
+    def may() -> float:
+        """How many requests the rate has let in by now at most."""
+        return 5 + 5 * (time.monotonic() - began_s)
+
     with Client(box.agent.url, token=token) as client:
-        futures = [client.submit("relu", X, deadline_ms=5000) for _ in range(50)]
+        futures = [client.submit("relu", X, deadline_ms=20_000) for _ in range(200)]
         refused = [f.exception() for f in futures if f.exception() is not None]
-    assert len(refused) >= 40
+    let_in = len(futures) - len(refused)
+    assert 5 <= let_in <= may()
     assert all(isinstance(error, Overloaded) for error in refused)
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: box.ask(token=token), range(40)))
     no = [answer for status, answer in answers if status == 429]
-    assert len(no) >= 20
+    assert let_in + len(answers) - len(no) <= may()
     assert no[0]["limit"] == "rate"
     assert 0 < no[0]["retry_after_ms"] <= 1000
     assert box.ask(token=TOKENS["line"])[0] == 200

@@ -87,8 +87,11 @@ def test_refusals_over_grpc_carry_the_counter_offer(
         client.infer("rel", [grpc_input(X)])
     assert unknown.value.status() == "StatusCode.NOT_FOUND"
     hopeless_us = int(latency_ms(shared_agent, "slow") * 250)
-    with pytest.raises(InferenceServerException) as refused:
-        client.infer("slow", [grpc_input(SLOW)], timeout=hopeless_us)
+    for _ in range(100):
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer("slow", [grpc_input(SLOW)], timeout=hopeless_us)
+        if refused.value.status() != "StatusCode.DEADLINE_EXCEEDED":
+            break  # it was not over before it could be judged, as where others want the processor
     assert refused.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
     metadata = dict(refused.value.__cause__.trailing_metadata() if refused.value.__cause__ else ())
     if metadata:  # tritonclient keeps the cause in some versions alone

