@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 30
+PATIENCE_S = 100
 
 
 def eventually(true: Callable[[], object]) -> None:

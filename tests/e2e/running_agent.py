@@ -95,7 +95,7 @@ class RunningAgent:
         folder: Path,
         models: Path,
         host: Host | None = None,
-        patience_s: float = 90,
+        patience_s: float = 180,
         **settings: Any,
     ) -> None:
         self.folder = folder

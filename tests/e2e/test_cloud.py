@@ -25,8 +25,6 @@ from tests.e2e.running_agent import is_local, listening
 from tests.e2e.running_cloud import RunningCloud
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
-
 DIGITS = Path(str(resources.files("configs"))) / "models/digits"
 IMAGE = np.full((1, 1, 8, 8), 0.5, np.float32)
 WAIT_S = 60.0

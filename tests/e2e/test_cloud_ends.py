@@ -17,8 +17,6 @@ from tests.e2e.running_agent import ModelsNamed, marked
 from tests.e2e.running_cloud import RunningCloud
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture
 def cloud(models_named: ModelsNamed, tmp_path: Path) -> Iterator[RunningCloud]:
@@ -27,22 +25,27 @@ def cloud(models_named: ModelsNamed, tmp_path: Path) -> Iterator[RunningCloud]:
     cloud.close()
 
 
-def begun(cloud: RunningCloud) -> subprocess.Popen[str]:
+@pytest.fixture
+def up(cloud: RunningCloud) -> Iterator[subprocess.Popen[str]]:
     """`laxity cloud up`, as it starts Ray."""
-    up = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "scheduler.cli", "cloud", "up", "--config", str(cloud.config)],
         env=marked(cloud.run),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    eventually(lambda: is_held(cloud.state_dir, "cloud"))
-    return up
+    ) as up:
+        try:
+            eventually(lambda: is_held(cloud.state_dir, "cloud"))
+            yield up
+        finally:
+            cloud.close()
 
 
-def test_down_ends_one_that_is_still_starting(cloud: RunningCloud) -> None:
-    up = begun(cloud)
+def test_down_ends_one_that_is_still_starting(
+    cloud: RunningCloud, up: subprocess.Popen[str]
+) -> None:
     for command, told in (("status", "is starting"), ("up", "another `laxity cloud up`")):
         done = cloud.laxity(command)
         assert (done.returncode, told in done.stderr) == (1, True), done.stderr
@@ -52,8 +55,9 @@ def test_down_ends_one_that_is_still_starting(cloud: RunningCloud) -> None:
     assert cloud.processes() == []
 
 
-def test_up_ends_with_the_ray_under_it_and_leaves_nothing(cloud: RunningCloud) -> None:
-    up = begun(cloud)
+def test_up_ends_with_the_ray_under_it_and_leaves_nothing(
+    cloud: RunningCloud, up: subprocess.Popen[str]
+) -> None:
     eventually(lambda: (record := read_record(cloud.state_dir)) and record.ready)
     (raylet,) = [process for process in cloud.processes() if process.name() == "raylet"]
     raylet.kill()

@@ -11,6 +11,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.e2e.running_agent import marked, processes_of
 
@@ -46,12 +49,25 @@ def _folders() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob("laxity-demo-*"))
 
 
+@pytest.mark.timeout(600)
 def test_it_keeps_the_laws_and_leaves_nothing_behind(tmp_path):
-    file = tmp_path / "figures.json"
-    with running_demo("--seconds-per-phase", "2", "--json", str(file)) as demo:
+    figures = keeps_the_laws(tmp_path / "short.json", "2")
+    if not has_recovered(figures):  # a busy machine takes longer
+        figures = keeps_the_laws(tmp_path / "long.json", "20")
+    assert has_recovered(figures), figures["recovery"]
+
+
+def has_recovered(figures: dict[str, Any]) -> bool:
+    found = figures["recovery"]
+    return found is not None and found["results_again_s"] is not None
+
+
+def keeps_the_laws(file: Path, seconds: str) -> dict[str, Any]:
+    """The figures of a demo that keeps them, with phases of so many seconds."""
+    with running_demo("--seconds-per-phase", seconds, "--json", str(file)) as demo:
         out, err = demo.communicate()
     assert (demo.returncode, err) == (0, ""), out
-    figures = json.loads(file.read_text())
+    figures: dict[str, Any] = json.loads(file.read_text())
     assert figures["laws"] == {"kept": True, "broken": []}
     assert figures["left_over"] == 0
     phases = {phase["name"]: phase for phase in figures["phases"]}
@@ -65,9 +81,9 @@ def test_it_keeps_the_laws_and_leaves_nothing_behind(tmp_path):
     assert accuracies
     assert min(accuracies) > 0.9
     assert set(figures["overload"]) == {"fcfs", "goodput"}
-    assert figures["recovery"]["results_again_s"] is not None
-    assert "results again after" in out
+    assert ("results again after" in out) == has_recovered(figures)
     assert "\x1b" not in out
+    return figures
 
 
 def test_ctrl_c_ends_it_and_all_that_it_started():

@@ -66,7 +66,7 @@ def run(command: str, environment: dict[str, str], folder: Path) -> str:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         # While other tests run, 50 ms may be too little; then that is what a user is told.
         if not done.stderr.startswith(("laxity: expired", "laxity: infeasible")):

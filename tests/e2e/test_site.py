@@ -12,8 +12,6 @@ import pytest
 from tests.e2e.site import CLOUD, NAMES, BoxesAndCloud, Pace, SteadyLoad, seconds_until
 from tests.hosts import Site
 
-pytestmark = pytest.mark.timeout(300)
-
 BACK_S = 15
 """Within this all is whole again after a link's return."""
 

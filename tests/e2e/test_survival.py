@@ -261,7 +261,6 @@ def after(lines: list[str], word: str) -> list[str]:
     return lines[last + 1 :]
 
 
-@pytest.mark.timeout(240)
 def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgent) -> None:
     load = Load(agent.url)
     load.wait_for_result_after(0)
