@@ -86,7 +86,7 @@ def load_scenario(path: Path) -> Scenario:
     if isinstance(file.fleet, str):
         fleet = read_fleet(path.parent / file.fleet)
     else:
-        fleet = parse_fleet(file.fleet, _value(node, "fleet"), str(path), path.parent)
+        fleet = parse_fleet(file.fleet, _value(node, "fleet"), str(path), path.parent, "fleet")
     workload = parse_workload(file.workload, f"{path}: workload", path.parent)
     return Scenario(path.stem, file.about, fleet, workload)
 

@@ -20,6 +20,7 @@ script:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, Literal
@@ -295,10 +296,23 @@ def read_fleet(path: Path) -> Fleet:
     return parse_fleet(data, node, str(path), path.parent)
 
 
-def parse_fleet(data: Any, node: Node | None, source: str, folder: Path) -> Fleet:
-    """A fleet from the mapping that describes it; errors as in `read_fleet`."""
+def parse_fleet(data: Any, node: Node | None, source: str, folder: Path, within: str = "") -> Fleet:
+    """A fleet from the mapping that describes it.
+
+    Args:
+        data: The mapping.
+        node: The node that has the lines of its keys.
+        source: The name of the file.
+        folder: The folder from which relative paths start.
+        within: The key under which the file has the mapping; empty for all of the file.
+
+    Raises:
+        Exception: As in `read_fleet`.
+    """
     try:
         file = FleetFile.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(source, problems_of(error, FleetFile, node)) from None
+        found = problems_of(error, FleetFile, node)
+        placed = [replace(each, place=f"{within}.{each.place}".strip(".")) for each in found]
+        raise ConfigError(source, placed) from None
     return file.fleet(Path(source).stem, folder)
