@@ -94,3 +94,22 @@ def load(text: str) -> Any:
         Exception: One of `MALFORMED`.
     """
     return yaml.load(text, Loader)  # Loader is a SafeLoader
+
+
+def explained(error: Exception, text: str) -> tuple[str, int | None]:
+    """What is wrong with a text, in one line that gives the column, and the line where it is.
+
+    Args:
+        error: One of `MALFORMED`, raised for the text.
+        text: The text.
+
+    Returns:
+        The message, and the line from 1; column and line are left out where they are not known.
+    """
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f"the character U+{ord(text[error.position]):04X}", line
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem} (column {mark.column + 1})", mark.line + 1
+    return str(error), None

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from scheduler.core.names import did_you_mean
-from scheduler.yaml_loader import MALFORMED, load
+from scheduler.yaml_loader import MALFORMED, explained, load
 from workers.model import LONGEST_S, MOST_BLOCKS, Precision, Residency
 
 NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
@@ -169,7 +169,9 @@ def parse_model_file(text: str) -> ModelFile:
     try:
         content = load(text)
     except MALFORMED as error:
-        raise ModelFileError(f"not valid YAML: {' '.join(str(error).split())}") from error
+        message, line = explained(error, text)
+        where = "" if line is None else f"line {line}: "
+        raise ModelFileError(f"not valid YAML: {where}{message}") from error
     if not isinstance(content, dict):
         raise ModelFileError("must be a mapping with at least the key 'variants'")
     try:

@@ -17,7 +17,7 @@ from scheduler.config.types import Unquoted
 from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
 from scheduler.files import hint_beside
-from scheduler.yaml_loader import MALFORMED, Loader, Repeated, repeated_keys
+from scheduler.yaml_loader import MALFORMED, Loader, Repeated, explained, repeated_keys
 
 Location = Sequence[str | int]
 
@@ -97,22 +97,13 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
     """
     try:
         loader = Loader(text)
-    except yaml.reader.ReaderError as error:
-        message = f"not YAML: the character U+{ord(text[error.position]):04X}"
-        where = text.count("\n", 0, error.position) + 1
-        raise ConfigError(source, [Problem("", message, where)]) from None
-    try:
         node = loader.get_single_node()
         if twice := [_given_twice(repeated) for repeated in repeated_keys(node)]:
             raise ConfigError(source, twice)
         data = loader.construct_document(node) if node else {}
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else None
-        raise ConfigError(source, [Problem("", f"not YAML: {error.problem}", line)]) from None
     except MALFORMED as error:
-        raise ConfigError(source, [Problem("", f"not YAML: {error}")]) from None
-    finally:
-        loader.dispose()
+        message, line = explained(error, text)
+        raise ConfigError(source, [Problem("", f"not YAML: {message}", line)]) from None
     if data is None:
         return {}, None
     if not isinstance(data, dict):

@@ -274,7 +274,10 @@ def test_a_file_outside_the_model_is_refused(root, add, file):
         ("variants: {a: {file: model.pt}}", "must end in .onnx or .xml"),
         ("description: 'no variants'", "key 'variants' is missing"),
         ("", "must be a mapping"),
-        ("variants: {a: [", "not valid YAML"),
+        (
+            "variants: {\n  a: [",
+            "not valid YAML: line 2: expected the node content, but found '<stre",
+        ),
         ("? [a]\n: b", "not valid YAML"),
         ("description: 2024-02-30", f"not valid YAML: {NO_SUCH_DAY}"),
         ("description: !!bool x", "not valid YAML"),
