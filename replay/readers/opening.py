@@ -134,7 +134,7 @@ def _timed(lines: Lines, chosen: TraceFormat, options: _Options) -> Iterator[Tra
     if chosen.from_first:
         entries = timing.from_zero(entries)
     return timing.retimed(
-        entries,
+        timing.within_reach(entries, lines),
         timing.entry_at,
         random.Random(f"{options.seed} scale"),
         slice_s=options.slice_s,

@@ -11,6 +11,12 @@ from typing import Protocol, TypeVar
 from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
 
+LATEST_S = 10**12
+"""The latest second at which a slice may begin or end: 31,700 years."""
+
+FARTHEST_NS = 1 << 62
+"""The time from which nothing can be played: 146 years."""
+
 MOST_COPIES = 1_000_000
 """The most copies of an entry; the copies of one entry are in memory together."""
 
@@ -90,6 +96,19 @@ def from_zero(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
         yield entry_at(entry, entry.at_ns - start_ns)
 
 
+def within_reach(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceEntry]:
+    """The same entries, with times from 0, checked to come and be due in a time to be played.
+
+    Raises:
+        TraceError: An entry comes, or is due, too late.
+    """
+    for entry in entries:
+        if entry.at_ns + (entry.budget_ns or 0) >= FARTHEST_NS:
+            what = "an arrival" if entry.at_ns >= FARTHEST_NS else "a deadline"
+            raise lines.error(f"{what} 146 years after the start or later", "an earlier one")
+        yield entry
+
+
 def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) -> None:
     """Refuses options that `retimed` can't handle.
 
@@ -102,7 +121,7 @@ def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) 
         most = f"at most {MOST_COPIES:,}"
         raise ValueError(f"rate_scale is a number above 0 and {most}, not {rate_scale!r}")
     start_s, end_s = slice_s
-    if not 0 <= start_s < (math.inf if end_s is None else end_s):
+    if not 0 <= start_s < (LATEST_S if end_s is None else end_s) <= LATEST_S:
         raise ValueError(f"a slice is from a second to a later one, not {slice_s!r}")
 
 

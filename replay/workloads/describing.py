@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.readers import FORMATS
+from replay.readers.timing import LATEST_S
 from replay.workloads.clients import ClientStream
 from replay.workloads.errors import WorkloadError
 from replay.workloads.keys import Keys, is_number, nearest
@@ -25,11 +26,12 @@ from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.yaml_loader import MALFORMED, load
+from scheduler.yaml_loader import MALFORMED, explained, load
 
 _ALL_PROCESSES = (*PROCESSES, "clients", "trace")
 _MOST = 10**12
 _MOST_CLIENTS = 100_000
+_LEAST_RATE = 1e-6
 
 
 def load_workload(path: Path | str, requests: int | None = None) -> Workload:
@@ -39,11 +41,17 @@ def load_workload(path: Path | str, requests: int | None = None) -> Workload:
         WorkloadError: The file can't be read or isn't a workload; the message names the key.
     """
     try:
-        data = load(Path(path).read_text())
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path}: not UTF-8 text: {error.reason}") from None
+    try:
+        data = load(text)
     except MALFORMED as error:
-        raise WorkloadError(f"{path}: not YAML: {error}") from None
+        message, line = explained(error, text)
+        place = path if line is None else f"{path}:{line}"
+        raise WorkloadError(f"{place}: not YAML: {message}") from None
     return parse_workload(data, str(path), Path(path).parent, requests)
 
 
@@ -147,6 +155,8 @@ def _rate(keys: Keys, cameras: int | None) -> tuple[float | None, float | None]:
         hint = keys.misspelt(*ways) if not given else ""
         raise WorkloadError(f"{keys} should have one of {', '.join(ways)}; it has {got}{hint}")
     value = keys.number(given[0], "a number above 0")
+    if value < _LEAST_RATE:
+        raise keys.problem(given[0], f"should be at least {_LEAST_RATE:g}; got {value:g}")
     if given[0] == "load":
         return None, value
     return value * (cameras or 1) if given[0] == "fps" else value, None
@@ -173,13 +183,13 @@ def _slice(keys: Keys) -> tuple[float, float | None]:
     value = keys.take("slice")
     if value is None:
         return 0.0, None
-    wanted = "[START, END] in seconds with 0 <= START < END; END may be null"
+    wanted = f"[START, END] in seconds with 0 <= START < END <= {LATEST_S:g}; END may be null"
     if not isinstance(value, list) or len(value) != 2 or not is_number(value[0]):
         raise keys.wrong("slice", wanted)
     start_s, end_s = value
     if not (end_s is None or is_number(end_s)):
         raise keys.wrong("slice", wanted)
-    if not 0 <= start_s < (_MOST if end_s is None else end_s):
+    if not 0 <= start_s < (LATEST_S if end_s is None else end_s) <= LATEST_S:
         raise keys.wrong("slice", wanted)
     return float(start_s), None if end_s is None else float(end_s)
 

@@ -10,6 +10,9 @@ from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
 from replay.workloads.errors import WorkloadError
 from scheduler.core.names import did_you_mean, near
 
+MOST = 1e12
+"""The largest number that is taken: in milliseconds, 31 years."""
+
 
 class Keys:
     """A mapping whose keys are taken one by one until none is left.
@@ -73,7 +76,7 @@ class Keys:
         value = self.take(key)
         if value is None and default is not None:
             return default
-        if not is_number(value) or value < 0 or (value == 0 and not zero):
+        if not self._fits(key, value, zero):
             raise self.wrong(key, wanted)
         return float(value)
 
@@ -111,7 +114,7 @@ class Keys:
         wanted = f"{numbers}, or {{uniform: [LOW, HIGH]}} or {{choice: [A, B]}} of such"
 
         def fits(number: object) -> bool:
-            return is_number(number) and (number > 0 or (zero and number == 0))  # type: ignore[operator]
+            return self._fits(key, number, zero)
 
         if fits(value):
             return Fixed(float(value))
@@ -123,6 +126,14 @@ class Keys:
                 if form == "uniform" and len(values) == 2 and values[0] <= values[1]:
                     return Uniform(float(values[0]), float(values[1]))
         raise self.wrong(key, wanted)
+
+    def _fits(self, key: str, value: Any, zero: bool) -> bool:
+        """Whether a value is a number above 0, or 0 if `zero`; one above `MOST` is an error."""
+        if not is_number(value):
+            return False
+        if value > MOST:
+            raise self.problem(key, f"should be at most {MOST:g}; got {value:g}")
+        return bool(value > 0 or (zero and value == 0))
 
     def items(self, key: str, wanted: str) -> Iterator[tuple[str, Any]]:
         """The items of a list that isn't empty, each with its place."""

@@ -376,18 +376,23 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
             ["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:inf"],
             "--slice is FROM:TO in seconds with 0 <= FROM",
         ),
+        (["trace.csv", "--fleet", "fleet.yaml", "--slice", "0:1e300"], "FROM < TO <= 1e+12"),
         (["trace.csv", "--fleet", "fleet.yaml", "--load", "1"], "give it a --rate-scale"),
         (["trace.csv", "--fleet", "fleet.yaml", "--slice", "9"], "--slice is FROM:TO"),
         (["trace.csv", "--fleet", "fleet.yaml", "--model", "digit"], "did you mean 'digits'?"),
         (["trace.csv", "--fleet", "fleet.yaml", "--format", "azur"], "unknown trace format"),
         (["bad.csv", "--fleet", "fleet.yaml"], "bad.csv:3: "),
-        (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "a number is too large"),
+        (["far.csv", "--fleet", "fleet.yaml", "--no-bound"], "far.csv:3: an arrival 146 years"),
         (["empty", "--fleet", "fleet.yaml"], "no file named *.journal"),
         (["work.yaml", "--fleet", "none.yaml"], "none.yaml: can't be read"),
         (["fleet.yaml", "--fleet", "fleet.yaml"], "is a fleet: give it with --fleet, and play a"),
         (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace g"),
         (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has a value that can't"),
         (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),
+        (
+            ["torn.yaml", "--fleet", "fleet.yaml"],
+            "torn.yaml:2: not YAML: expected the node content",
+        ),
         (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
         (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
     ],
@@ -396,6 +401,7 @@ def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
     Path("empty").mkdir()
     Path("traced.yaml").write_text("process: trace\npath: trace.csv\nmix: [{model: digits}]\n")
     Path("odd.yaml").write_text("process: !!bool x\n")
+    Path("torn.yaml").write_text("process: gamma\nmix: [")
     Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
     Path("unmade.py").write_text(
         "class P:\n"

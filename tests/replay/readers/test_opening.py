@@ -106,6 +106,8 @@ BAD = {
     "no number": (plain(["soon"]), 2, "arrival_ms is 'soon'"),
     "nan": (plain(["nan"]), 2, "arrival_ms is 'nan'"),
     "too large": (plain(["1e16"]), 2, r"arrival_ms is '1e16'; expected .* from 0 to 1e\+15"),
+    "too far": (plain([0, 10**14]), 3, "an arrival 146 years after the start or later"),
+    "due too late": (f"{HEADER}0,gold,{10**14}\n", 2, "a deadline 146 years after the start"),
     "no budget": (HEADER + "0,gold,0\n", 2, "deadline_ms is 0"),
     "endless line": (HEADER + "9" * (LONGEST_LINE + 9), 2, "longer line"),
     "timestamp": (LLM + "yesterday,1,2\n", 2, "TIMESTAMP is 'yesterday'.*2023-11-16"),
@@ -193,6 +195,8 @@ class TestErrors:
             {"sort_window_s": -1},
             {"slice_s": (5, 5)},
             {"slice_s": (-1, None)},
+            {"slice_s": (0, 1e300)},
+            {"slice_s": (1e300, None)},
         ],
     )
     def test_an_option_out_of_range_is_an_error_at_once(self, tmp_path, options):
