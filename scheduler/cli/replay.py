@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+_POLICIES = "goodput,edf,fcfs"
+
 Policies = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--policy",
         metavar="A,B",
-        help="Policies to play with; options follow a ?, as in goodput?quantile=0.99.",
+        help="Policies to play with; options follow a ?, as in goodput?quantile=0.99. May be "
+        "given several times.",
+        show_default=_POLICIES,
     ),
 ]
 
@@ -60,7 +64,7 @@ def replay(
             "known format, or the folder of a journal."
         ),
     ],
-    policy: Policies = "goodput,edf,fcfs",
+    policy: Policies = None,
     against: Annotated[str, typer.Option(metavar="sim|live", help="What to play against.")] = "sim",
     fleet: Annotated[
         str | None,
@@ -75,7 +79,7 @@ def replay(
         int, typer.Option(min=1, metavar="N", help="Number of seeds to play with.")
     ] = 1,
     load: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="X,Y",
             help="Shares of the fleet's capacity: 0.8, or 0.5,1,2 for a chart over load.",
@@ -175,7 +179,7 @@ def replay(
             source, fleet, None, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
             only, bound, url,
         )  # fmt: skip
-        asked = [replace(ask, load=share) for share in _loads(load)]
+        asked = [replace(ask, load=share) for share in _loads(",".join(load or ()))]
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
         check_places(*places, read=traces_of(experiments), begin=b"[{<")
         _check_chart(chart, experiments)
@@ -183,7 +187,7 @@ def replay(
             results, lost = _play_live(experiments, url, seeds, jobs)
         else:
             with witnessed():
-                choices = _choices(policy, compare)
+                choices = _choices(",".join(policy or [_POLICIES]), compare)
                 results, lost = _simulate(experiments, choices, seeds, jobs)
             compare = _played_pair(results, compare)
     give(results, _pair(compare) or None, Files(json_file, full, report, chart))
@@ -300,9 +304,9 @@ def _played_pair(results: list[RunResult], compare: str | None) -> str | None:
     return compare if played.issuperset(_pair(compare)) else None
 
 
-def _loads(text: str | None) -> list[float | None]:
+def _loads(text: str) -> list[float | None]:
     """The loads to play at; None is the workload's own."""
-    if text is None:
+    if not text:
         return [None]
     try:
         found = [float(each) for each in text.split(",")]

@@ -81,6 +81,20 @@ def test_a_workload_with_policies_and_seeds(run):
     assert [result.seed for result in read_results("full.json")] == [1, 1, 2, 2]
 
 
+def test_policies_and_loads_add_up_when_given_several_times(run):
+    policies = ["--policy", "edf", "--policy", "fcfs,edf"]
+    loads = ["--load", "0.5", "--load", "1"]
+    words = ["work.yaml", "--fleet", "fleet.yaml", "--requests", "20", "--no-bound", "--json", "-"]
+    status, out, _ = run(*words, *policies, *loads)
+    assert status == 0
+    assert [(row["policy"], row["load"]) for row in json.loads(out)] == [
+        ("edf", 0.5),
+        ("fcfs", 0.5),
+        ("edf", 1.0),
+        ("fcfs", 1.0),
+    ]
+
+
 def test_rows_on_stdout_are_alone_there(run):
     words = ("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "-")
     status, out, err = run(*words)
