@@ -18,7 +18,7 @@ from replay.report.statistics import Estimate
 from replay.results import RunResult
 
 _CASES_ON_TERMINAL = 12
-_WIDE, _NARROW = 140, 100
+_WIDE, _NARROW, _TINY = 140, 100, 60
 _FEW, _MOST_LEFT_OUT = 2, 4
 _POLICY_WIDTH = 8
 """The least width of a policy's name; a longer name is wrapped."""
@@ -220,7 +220,7 @@ def print_table(
         console.print(block)
     pair = compared(found, compare)
     if pair:
-        console.print(_differences_table(found, pair))
+        console.print(_differences_table(found, pair, console.width))
     for note in notes(found):
         console.print(Text(note, style="dim"))
 
@@ -347,12 +347,13 @@ def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | N
     return asked
 
 
-def _differences_table(found: Study, pair: tuple[str, str]) -> Table:
-    title = f"{pair[0]} less {pair[1]}: on time, percentage points"
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title), title_justify="left")
+def _differences_table(found: Study, pair: tuple[str, str], width: int) -> Table:
+    title = Text(f"{pair[0]} less {pair[1]}: on time, percentage points")
+    padding = int(width >= _TINY)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
     table.add_column("case", overflow="fold")
-    table.add_column("difference", justify="right", overflow="fold")
-    table.add_column("seeds", justify="right", overflow="fold")
+    table.add_column("difference", justify="right", no_wrap=True)
+    table.add_column("seeds", justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for each in differences(found, *pair):
         name = each.case.name if each.case else "mean of all"

@@ -23,7 +23,7 @@ from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import WIDTH, count_axis, spread, ticks
-from replay.report.table import cells, columns, folded, money
+from replay.report.table import cells, columns, folded, money, points
 from replay.results import Row, Rows, RunResult, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
@@ -514,6 +514,15 @@ class TestTerminal:
         told = [line.split() for line in means.splitlines() if line.startswith(" edf")]
         whole = {word for cell in cells(found, "edf") for word in cell.split()}
         assert set(told[0][1:]) <= whole
+
+    @pytest.mark.parametrize("width", [30, 40, 60, 100])
+    def test_a_difference_stands_in_one_line(self, width):
+        runs = [result(p, seed, 0.5) for p in ("goodput", "edf") for seed in (1, 2, 3)]
+        _, _, table = printed(runs, width).partition("goodput less edf")
+        (found,) = differences(study(runs), "goodput", "edf")
+        assert re.search(r" difference +seeds +\n", table)
+        assert points(found.estimate) in table
+        assert max(map(len, table.splitlines())) <= width
 
     def test_half_a_terminal_has_whole_figures(self):
         """What does not fit is left out; a figure without its last digits is another one."""
