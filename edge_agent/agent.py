@@ -18,10 +18,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from edge_agent import contention
-from edge_agent.checking import Unusable, check_named
+from edge_agent.checking import Mistaken, Unusable, check_named
 from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
-from edge_agent.errors import AgentError, cause_of
+from edge_agent.errors import AgentError, WrongSettings, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.listening import check_free, remove_stale
 from edge_agent.readiness import Readiness
@@ -221,6 +221,8 @@ def _check(
 ) -> None:
     try:
         check_named(config, file)
+    except Mistaken as error:
+        raise WrongSettings(str(error)) from None
     except Unusable as error:
         raise AgentError(str(error)) from None
     if not config.models.is_dir():

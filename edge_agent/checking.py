@@ -23,6 +23,10 @@ class Unusable(LaxityError):
     code = "invalid_config"
 
 
+class Mistaken(Unusable):
+    """The configuration itself has a mistake, not only a file of tokens or certificates."""
+
+
 def check_named(
     config: Config, file: Path | None, readable: Callable[[Path], bool] = lambda path: True
 ) -> None:
@@ -34,11 +38,13 @@ def check_named(
         readable: Returns whether a file is to be checked.
 
     Raises:
-        Unusable: The message has every mistake and its place in its file.
+        Unusable: The message has every mistake and its place in its file; `Mistaken` if one is in
+            the configuration.
     """
-    found = [str(error) for error in (*_settings(config, file), *file_problems(config, readable))]
+    mistakes = list(_settings(config, file))
+    found = [str(error) for error in (*mistakes, *file_problems(config, readable))]
     if found:
-        raise Unusable("\n".join(found))
+        raise (Mistaken if mistakes else Unusable)("\n".join(found))
 
 
 def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from scheduler.errors import LaxityError
 
 
 class AgentError(LaxityError):
     """The agent can't serve; the message says what to change."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class WrongSettings(AgentError):
+    """The configuration has a mistake, which no restart mends."""
+
+    exit_status = 2
 
 
 def cause_of(error: Exception) -> str:

@@ -153,7 +153,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         agent = Agent(config, config_file and config_file.absolute(), over, hardware)
     except AgentError as error:
         _complain(error)
-        return 1
+        return error.exit_status
     except SystemExit:  # a signal; nothing was started yet
         return 0
     try:

@@ -146,6 +146,19 @@ def test_what_a_configuration_names_is_tried_before_anything_is_started(
     assert refusal(config).startswith(wanted)
 
 
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("policy: {name: goodput, quantil: 0.9}", 2),
+        ("devices: [{id: cpu:0, options: {a: 1}}]\ntoken_file: gone", 2),
+        ("token_file: gone", 1),
+    ],
+)
+def test_a_service_is_not_started_again_for_what_only_an_edit_can_mend(write, text, status):
+    """The unit in `deploy` has RestartPreventExitStatus=2."""
+    assert edge_agent("--config", str(write(text))).returncode == status
+
+
 def test_an_option_that_would_do_nothing_is_refused(tmp_path):
     ended = edge_agent("--json", "--models", str(tmp_path))
     assert ended.returncode == 2
