@@ -18,6 +18,7 @@ from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.tables import figure, plain_table
 from scheduler.config.box import Config, ConfigError, DeviceConfig, load_config
+from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
     from edge_agent.measuring import DeviceFigures
@@ -53,7 +54,8 @@ def profile(
     """Measure every model with every runtime on every device, and show which one would serve it.
 
     An agent does so at its first start; the results are kept for it in state_dir. Devices are
-    measured one after another, so that none slows down another.
+    measured one after another, so that none slows down another. The exit status is 1 if no model
+    could be served.
     """
     try:
         settings = load_config(config)
@@ -66,6 +68,14 @@ def profile(
         print_json({"devices": [_described(each) for each in found]})
     else:
         _show(Console(highlight=False), found)
+    if not any(measured.chosen for device in found for measured in device.measured):
+        raise _nothing_to_serve(found, settings.models)
+
+
+def _nothing_to_serve(found: Iterable[DeviceFigures], models: Path) -> LaxityError:
+    if any(device.measured or device.problems for device in found):
+        return LaxityError(f"none of the models in {models} could be served")
+    return LaxityError(f"there is no model in {models}")
 
 
 def _devices(config: Config, wanted: Sequence[str]) -> list[DeviceConfig]:

@@ -100,6 +100,16 @@ def test_mistakes_are_named(profile, tmp_path, devices, args, status, said):
     assert said in " ".join(err.split())
 
 
+def test_no_model_that_could_be_served_is_status_1(profile, tmp_path):
+    (tmp_path / "models" / "digits" / "small.onnx").write_text("torn")
+    status, out, err = profile("--json")
+    assert (status, figures(out)) == (1, [])
+    assert f"none of the models in {tmp_path}/models could be served" in err
+    shutil.rmtree(tmp_path / "models" / "digits")
+    status, _, err = profile()
+    assert (status, err) == (1, f"laxity: there is no model in {tmp_path}/models\n")
+
+
 def test_a_device_whose_process_ends_is_said(profile, monkeypatch):
     monkeypatch.setattr(measuring, "_work", operator.is_)  # says nothing and returns
     status, out, err = profile()
