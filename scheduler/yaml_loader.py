@@ -110,6 +110,9 @@ def explained(error: Exception, text: str) -> tuple[str, int | None]:
         line = text.count("\n", 0, error.position) + 1
         return f"the character U+{ord(text[error.position]):04X}", line
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{error.problem} (column {mark.column + 1})", mark.line + 1
+        mark, begin = error.problem_mark, error.context_mark
+        told = f"{error.problem} (column {mark.column + 1})"
+        if begin is not None and begin.line != mark.line:  # an open bracket shows far below it
+            told += f", {error.context} from line {begin.line + 1} on"
+        return told, mark.line + 1
     return str(error), None

@@ -211,6 +211,11 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
         ("hello", "this is a single value"),
         ("a: [1", "edge.yaml:1: not YAML: expected ',' or ']', but got '<stream end>' (column 6)"),
+        (
+            "policy: [1\n\nsite: a",
+            "edge.yaml:3: not YAML: expected ',' or ']', but got ':' (column 5), while parsing a "
+            "flow sequence from line 1 on",
+        ),
         ("site: 2001-99-99", "edge.yaml: not YAML: month must be in 1..12"),
         ("a: !!python/object:os.system {}", "edge.yaml:1: not YAML: could not determine"),
         ("site: a\n\nlog: \0", "edge.yaml:3: not YAML: the character U+0000"),
