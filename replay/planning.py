@@ -113,7 +113,7 @@ def _planned(ask: Ask) -> list[Experiment]:
         raise AskError(
             f"{ask.source} is a fleet: give it with --fleet, and play a workload or a trace on it"
         )
-    if "workload" in keys:
+    if not keys.isdisjoint(("about", "fleet", "workload")):
         _refuse_trace_options(ask)
         return [_placed(load_scenario(path).experiment(ask.requests, ask.load), ask)]
     return [_workload(ask, path.stem, load_workload(path, ask.requests))]

@@ -25,6 +25,7 @@ _FORMS = {
     "tuple_type": "should be a list",
     "dict_type": "should be a mapping",
     "path_type": "should be a path",
+    "too_short": "should have at least 1 item",
 }
 """Pydantic's error types that speak of Python types, in terms of YAML."""
 

@@ -403,6 +403,7 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
         (["traced.yaml", "--fleet", "fleet.yaml", "--model", "digits"], "--model is for a trace g"),
         (["load-0_5", "--policy", "goodput?quantile=!!bool x"], "quantile has a value that can't"),
         (["odd.yaml", "--fleet", "fleet.yaml"], "odd.yaml: "),
+        (["half.yaml"], "half.yaml: workload: missing; it has no default\n"),
         (
             ["torn.yaml", "--fleet", "fleet.yaml"],
             "torn.yaml:2: not YAML: expected the node content",
@@ -415,6 +416,7 @@ def test_what_cannot_be_played_is_said_in_a_line(run, words, said):
     Path("empty").mkdir()
     Path("traced.yaml").write_text("process: trace\npath: trace.csv\nmix: [{model: digits}]\n")
     Path("odd.yaml").write_text("process: !!bool x\n")
+    Path("half.yaml").write_text("about: a\nfleet: fleet.yaml\n")
     Path("torn.yaml").write_text("process: gamma\nmix: [")
     Path("broken.py").write_text("class P:\n    def decide(self, view):\n        1 / 0\n")
     Path("unmade.py").write_text(

@@ -202,7 +202,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("devices: [{id: 'cpu:0', cores: 1}]", "devices[0].cores: should be a list; got 1"),
         ("devices: &a [*a]", "devices[0]: should be a mapping with the keys id"),
-        ("listen: {native: []}", "edge.yaml:1: listen.native: Value should have at least 1 item"),
+        ("listen: {native: []}", "edge.yaml:1: listen.native: should have at least 1 item; got []"),
         (
             "listen: {native: 'tls://127.0.0.1:1'}",
             "tls://127.0.0.1:1 needs it: {cert: FILE, key: FILE}",
