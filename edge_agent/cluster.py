@@ -43,7 +43,6 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ELSEWHERE = "set TMPDIR to another folder, such as /tmp"
-_log = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -61,7 +60,7 @@ class Cluster:
         """Start Ray, which takes some seconds; signals are held back meanwhile.
 
         Raises:
-            AgentError: Ray can't put its sockets in that folder.
+            AgentError: Ray can't put its sockets in that folder, or can't be started.
         """
         _check_path(folder)
         self._folder = folder
@@ -70,9 +69,10 @@ class Cluster:
                 self._start(cores, object_store_bytes)
                 break
             except Exception as error:
-                if not starts_left:
-                    raise
-                _log.warning("Ray did not start and is started again: %s", error)
+                if not starts_left:  # of any kind, plain `Exception` on a busy machine
+                    raise AgentError(f"Ray can't be started: {_in_a_line(error)}") from error
+                told = f"Ray did not start and is started again: {_in_a_line(error)}"
+                print(told, file=sys.stderr, flush=True)
         _end_needless()
 
     def _start(self, cores: int, object_store_bytes: int) -> None:
@@ -126,6 +126,10 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         end_started(self._folder)
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _check_path(folder: Path) -> None:

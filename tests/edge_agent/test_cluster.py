@@ -57,6 +57,17 @@ def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
     assert not begun & {"monitor", "dashboard"}
 
 
+@pytest.mark.e2e
+def test_a_ray_that_can_not_be_started_is_told_in_a_line() -> None:
+    """As on a machine so busy that Ray's processes are not up in time."""
+    script = CLUSTER.replace('"ray", 1)', '"ray", 1, object_store_bytes=1)')
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("edge_agent.errors.AgentError: Ray can't be started: Attempting to cap")
+
+
 SIGNALLED = """
 import os, signal, sys, threading
 from pathlib import Path
