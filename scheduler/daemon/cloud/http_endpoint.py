@@ -155,7 +155,9 @@ class HttpEndpoint:
             raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise RemoteError(Fault.UNREACHABLE, _why_unreachable(error)) from None
-        except (aiohttp.ClientError, RuntimeError) as error:  # no HTTP, or the session was closed
+        except aiohttp.ClientResponseError:  # its text shows the bytes that came
+            raise RemoteError(Fault.FAILED, "what answers there does not speak HTTP") from None
+        except (aiohttp.ClientError, RuntimeError) as error:  # e.g. the session was closed
             raise RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}") from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:

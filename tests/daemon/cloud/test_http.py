@@ -353,6 +353,26 @@ def test_a_server_that_is_not_there_is_told_in_plain_words():
         assert asyncio.run(ask()) == f"can't connect to 127.0.0.1:{port}: Connection refused"
 
 
+def test_a_server_that_does_not_speak_http_is_told_in_plain_words():
+    """For example the native door of a box."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"\x00\x00\x00\x85\xa1t\xa5error")
+        writer.close()
+
+    async def ask() -> str:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            endpoint = HttpEndpoint(ClientSession, f"http://127.0.0.1:{port}", {}, 100)
+            with pytest.raises(RemoteError) as error:
+                await endpoint.live(20.0)
+            await endpoint.close()
+        return str(error.value)
+
+    assert asyncio.run(ask()) == "what answers there does not speak HTTP"
+
+
 def test_a_length_of_thousands_of_digits_is_no_length():
     with pytest.raises(RemoteError, match="not outputs with data"):
         inferred({HEADER_LENGTH: "9" * 5_000}, b"{}", 0)
