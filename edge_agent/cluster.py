@@ -43,6 +43,7 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 
 _SHARED_MEMORY = Path("/dev/shm")
 _ELSEWHERE = "set TMPDIR to another folder, such as /tmp"
+_log = logging.getLogger(__name__)
 
 
 class Cluster:
@@ -71,8 +72,7 @@ class Cluster:
             except Exception as error:
                 if not starts_left:  # of any kind, plain `Exception` on a busy machine
                     raise AgentError(f"Ray can't be started: {_in_a_line(error)}") from error
-                told = f"Ray did not start and is started again: {_in_a_line(error)}"
-                print(told, file=sys.stderr, flush=True)
+                _log.warning("Ray did not start and is started again: %s", _in_a_line(error))
         _end_needless()
 
     def _start(self, cores: int, object_store_bytes: int) -> None:
