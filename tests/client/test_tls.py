@@ -198,7 +198,7 @@ def test_the_client_says_it_and_connects_once_it_is_mended(serve, files, monkeyp
     with pytest.raises(
         Unavailable, match=rf"daemon at {url}: LAXITY_CA=.* such file or directory$"
     ):
-        Client(url, connect_timeout_s=1)
+        Client(url, connect_timeout_s=0.4)
     monkeypatch.setenv("LAXITY_CA", str(files / "ours.pem"))
     monkeypatch.setenv("LAXITY_CERT", str(files / "ours-client.pem"))
     Client(url).close()
@@ -232,10 +232,10 @@ def test_an_argument_stands_in_place_of_its_variable(
         monkeypatch.setenv(variable, str(files / f"{file}.pem"))
     paths = {argument: files / file for argument, file in named.items()}
     with pytest.raises(Unavailable, match=said):
-        Client(url, connect_timeout_s=1, **paths)
+        Client(url, connect_timeout_s=0.4, **paths)
 
     async def connect_once() -> None:
-        await AsyncClient(url, **paths).connect(1)
+        await AsyncClient(url, **paths).connect(0.4)
 
     with pytest.raises(Unavailable, match=said):
         asyncio.run(connect_once())
