@@ -321,7 +321,10 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
     from replay.report import Case, sweeps
 
     if chart is not None and not sweeps(Case(each.name, each.load) for each in experiments):
-        raise InputProblem("--chart is drawn over load: give it several, such as --load 0.5,1,2")
+        raise InputProblem(
+            "--chart is drawn over the load of a workload or scenario: give several, such as "
+            "--load 0.5,1,2. Of a trace or journal, --report draws what there is"
+        )
 
 
 def _listed(text: str) -> list[str]:

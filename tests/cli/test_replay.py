@@ -233,7 +233,7 @@ def test_a_load_is_a_share_of_what_the_fleet_can_do(run, load):
 def test_a_chart_over_load_needs_two(run):
     status, _, err = run("work.yaml", "--fleet", "fleet.yaml", "--chart", "c.svg")
     assert status == 2
-    assert "--chart is drawn over load: give it several, such as --load 0.5,1,2" in err
+    assert "--chart is drawn over the load of a workload or scenario: give several" in err
 
 
 def test_a_trace_is_cut_scaled_and_given_a_model(run):
