@@ -27,8 +27,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 COVERED = ("tests/core/", "tests/policies/")
-"""Whose coverage counts: the pure rooms' own tests. What only searches for a broken law, in these
-folders and elsewhere, would take up to five times as long."""
+"""Whose coverage counts: the pure rooms' own tests. Those here that search for a broken law or play
+thousands of requests are marked `no_cover`: they would take up to five times as long."""
 
 
 LONG = ("tests/e2e/", "tests/test_compiled.py")

@@ -14,6 +14,8 @@ from scheduler.core import conformal, drift
 from scheduler.core.latency import QUANTILES, SHAPE, WINDOW, LatencyCurve
 from scheduler.core.offers import Offer
 
+pytestmark = pytest.mark.no_cover
+
 MS = 1_000_000
 SIZES = (1, 2, 4, 8)
 PROMISED = (0.9, 0.95, 0.99)

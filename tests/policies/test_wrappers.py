@@ -211,6 +211,7 @@ def test_a_batch_that_can_not_be_paid_whole_is_bought_in_part():
     watch.close()
 
 
+@pytest.mark.no_cover
 def test_an_hour_of_spending_is_remembered_by_the_second():
     policy = Spill(budget_per_hour=1e6)
     watch = box(lambda: policy, target("cpu:0", offer("x")), CLOUD)
@@ -225,6 +226,7 @@ def test_an_hour_of_spending_is_remembered_by_the_second():
     watch.close()
 
 
+@pytest.mark.no_cover
 def test_spilling_saves_what_the_box_alone_would_lose():
     def in_time(policy: Any, *specs: TargetSpec) -> int:
         def service_ns(run: Dispatch, _kind: RequestClass) -> int:
@@ -241,6 +243,7 @@ def test_spilling_saves_what_the_box_alone_would_lose():
     assert in_time(Spill(), slow, cloud) > 1.3 * in_time(Goodput(), slow)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("policy", [Goodput, Spill])
 @pytest.mark.parametrize("per_ms", [0.25, 0.5, 1.0])
 def test_who_takes_late_results_too_is_sent_away_and_in_time_as_often(policy, per_ms):

@@ -31,6 +31,7 @@ REQUESTS = st.tuples(
 )
 
 
+@pytest.mark.no_cover
 @settings(max_examples=300, deadline=None)
 @given(
     up=st.integers(1, 3),
@@ -219,6 +220,7 @@ def test_a_batch_with_room_for_what_was_refused_makes_it_bolder():
     assert caution(policy) <= MISSED
 
 
+@pytest.mark.no_cover
 def test_classes_that_are_all_refused_take_no_more_memory_for_ever():
     core = Scheduler(policy := Goodput())
     core.handle(TargetUp(target()), 0)

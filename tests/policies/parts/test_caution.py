@@ -114,6 +114,7 @@ def test_what_has_come_at_any_weight_is_not_remembered_for_ever(paces: dict[str,
     assert len(caution._factors) <= 200
 
 
+@pytest.mark.no_cover
 def test_promises_broken_to_what_is_long_cost_what_is_short_nothing() -> None:
     """Of what one device can't all do it refused what it could, where one factor served all."""
     experiment = standard("single-overload", requests=2_000)
@@ -137,6 +138,7 @@ workload:
 """
 
 
+@pytest.mark.no_cover
 def test_promises_broken_to_what_can_wait_cost_what_is_urgent_nothing(tmp_path: Path) -> None:
     experiment = written(tmp_path, URGENT)
     goodput, edf = (

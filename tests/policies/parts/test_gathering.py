@@ -145,6 +145,7 @@ def test_what_is_done_sooner_than_a_timer_could_wake_is_not_held():
     box.watch.close()
 
 
+@pytest.mark.no_cover
 def test_cameras_in_step_gain_by_it(monkeypatch):
     experiment, seeds = standard("cameras-in-step", requests=1_200), (1, 2, 3)
     held = on_time(experiment, seeds=seeds)

@@ -56,11 +56,13 @@ workload:
 """
 
 
+@pytest.mark.no_cover
 def test_what_runs_on_a_device_leaves_it_free_for_others_at_once(tmp_path: Path) -> None:
     """It had 81 % in time, with nearly all long ones refused or dropped."""
     assert on_time(written(tmp_path, WIDE)) > 0.98
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("load", "least"), [(0.8, 0.96), (1.1, 0.89)])
 def test_a_long_queue_is_not_why_it_waits_for_ever(
     tmp_path: Path, load: float, least: float
@@ -71,6 +73,7 @@ def test_a_long_queue_is_not_why_it_waits_for_ever(
     assert on_time(written(tmp_path, text)) > least
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("name", "least"),
     [("load-0_8", 0.975), ("load-1_2", 0.865), ("unlike-models-overload", 0.845)],
@@ -99,6 +102,7 @@ workload:
 """.replace("DEVICES", ", ".join(f'{{id: "cpu:{number}"}}' for number in range(16)))
 
 
+@pytest.mark.no_cover
 def test_many_devices_need_not_wait_for_each_other(tmp_path: Path) -> None:
     """It had 61 % in time, since all waited for small ones.
 
@@ -108,6 +112,7 @@ def test_many_devices_need_not_wait_for_each_other(tmp_path: Path) -> None:
     assert on_time(written(tmp_path, MANY), seeds=(1, 2)) > 0.78
 
 
+@pytest.mark.no_cover
 def test_the_scale_of_weights_changes_nothing(tmp_path: Path) -> None:
     """Steps of cost per weight are alike only at powers of two apart."""
     text = MANY.replace("share:", "weight: 1, share:").replace("2000", "1000")

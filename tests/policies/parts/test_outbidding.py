@@ -73,6 +73,7 @@ def test_what_nobody_could_do_in_time_displaces_nobody() -> None:
     watch.close()
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("load", "share"), [(1.5, 0.84), (3.0, 0.56)])
 def test_under_overload_what_weighs_more_is_done(tmp_path, load: float, share: float) -> None:
     """Half of all weigh ten times as much; in order of deadlines 65 and 33 % of it were in time."""

@@ -53,6 +53,7 @@ def in_time_per_s(experiment: Experiment, policy: str) -> float:
 ONE, TWO = '{id: "gpu:0"}', '{id: "gpu:0"}, {id: "gpu:1", time_scale: 3}'
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("clients", "think_ms", "short", "devices"), [(1, 5, 3, ONE), (5, 1, 6, TWO)]
 )
@@ -68,6 +69,7 @@ def test_who_asks_one_after_another_is_served_as_fast_as_without_foresight(
     assert in_time_per_s(experiment, "goodput") > in_time_per_s(experiment, "edf")
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("load", [16, 32])
 def test_far_beyond_the_capacity_batches_fill(tmp_path: Path, load: int) -> None:
     """With 134 and 39 in time per second it was below `edf`, with 176 and 171."""

@@ -15,6 +15,8 @@ from policies.parts.worth import CALM, CROWD, ELSEWHERE, NO_CHOICE, Worth
 from replay.experiment import Experiment
 from tests.policies.playing import endings, play, standard, written
 
+pytestmark = pytest.mark.no_cover
+
 
 class Reckoning(Worth):
     """Notes every batch with what was thought of it, and what it is worth by the formula."""
