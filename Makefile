@@ -20,7 +20,7 @@ demo: $(VENV)/.runtime ## start a scheduler on this machine and watch it meet de
 # Hundreds of processes import the packages: they would compile them each time without bytecode.
 test: export PYTHONDONTWRITEBYTECODE :=
 
-# Coverage doubles the time of tests that play the core, so only these run with it.
+# Coverage makes tests that play the core take two to five times as long: only these run with it.
 PURE := tests/core tests/policies
 
 test: check $(VENV)/.kserve ## check, then every test, with coverage for the pure rooms
@@ -104,9 +104,11 @@ $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@$(PIP) install --quiet --constraint constraints.txt --editable '.[cpu]'
 	@touch $@
 
+# pip compiles with one processor, which is as long as all else that it does; this takes them all.
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@echo "Installing laxity and its development tools into $(VENV): a minute or two, the first time."
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $(VENV)/.runtime $@
 
 # --no-compile: only few of its very many modules are imported, and those compile on import.
