@@ -35,6 +35,13 @@ LONG = ("tests/e2e/", "tests/test_compiled.py")
 """Whose tests are few and long: they start agents, or compile."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """pytest-cov 7 starts coverage twice in a worker; `no_cover` stops only what is left then."""
+    measured = config.pluginmanager.getplugin("_cov")
+    if hasattr(config, "workerinput") and measured is not None and measured.cov_controller:
+        measured.cov_controller.pause()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Nothing else is traced, and where workers share files, long ones come among the others."""
     for item in items:
