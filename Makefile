@@ -108,7 +108,7 @@ $(VENV)/.runtime: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 $(VENV)/.dev: pyproject.toml constraints.txt $(VENV)/pyvenv.cfg
 	@echo "Installing laxity and its development tools into $(VENV): a minute or two, the first time."
 	@$(PIP) install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # as pip: some are for other versions
 	@touch $(VENV)/.runtime $@
 
 # --no-compile: only few of its very many modules are imported, and those compile on import.
