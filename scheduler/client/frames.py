@@ -58,7 +58,7 @@ def results(
             window.popleft()
             if not return_exceptions:
                 raise
-            return error
+            return _returned(error)
         window.popleft()  # not earlier, so that an interrupted wait cancels this one too
         return outcome
 
@@ -90,7 +90,7 @@ async def async_results(
         except Exception as error:
             if not return_exceptions:
                 raise
-            return error
+            return _returned(error)
 
     try:
         async with aclosing(_as_they_come(frames, window)) as coming:
@@ -106,6 +106,11 @@ async def async_results(
     finally:
         for future in window:
             future.cancel()
+
+
+def _returned(error: Exception) -> Exception:
+    """Without the frames it passed, which lead to the caller's and so to what holds it: a cycle."""
+    return error.with_traceback(None)
 
 
 def _is_due(window: Sequence[Any], concurrency: int) -> bool:

@@ -55,7 +55,9 @@ def test_of_a_client(box, how, size, options):
             if how == "infer":
                 client.infer("digits", inputs, **options)
             else:
-                list(client.map("digits", [inputs], return_exceptions=how != "map", **options))
+                mapped = client.map("digits", [inputs], return_exceptions=how != "map", **options)
+                for _ in mapped:
+                    pass
         return kept
 
     with Client(box.url) as client:
