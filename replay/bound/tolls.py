@@ -69,8 +69,8 @@ class Tolls:
         link = self._of_place[place]
         if link is None:
             return 0.0
-        cheaper: Floats = np.min(self._ahead(link, prices), axis=0)
-        return cheaper * self._taken[link]
+        paid: Floats = np.min(self._ahead(link, prices), axis=0) * self._taken[link]
+        return paid
 
     def used(self, place: int, prices: Floats, served: Floats) -> Floats:
         """How much of each link's room is used if each request is served so often in a place."""
