@@ -90,5 +90,5 @@ class SentBatch:
         """Stops waiting for the batch."""
         if self.timer is not None:
             self.timer.cancel()
-        if self.task is not None and self.task is not asyncio.current_task():
+        if self.task is not None:
             self.task.cancel()

@@ -249,6 +249,7 @@ class CloudLink:
         try:
             if self._till.close_if_spent(self._settled_ns()):
                 self._standing.tell()
+                await asyncio.sleep(0)  # the core may just have cancelled this very batch
             await run.shrink(model)
             inference = run.inference(model, timeout_s, self._meter.back_ns)
             is_sent = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,22 @@ def test_a_batch_that_is_taken_back_before_it_goes_costs_nothing(
                 assert box.link.describe()["spending"]["spent"] == 1
                 box.driver.cancel(request_id)
                 assert (await future).outcome is Outcome.CANCELLED
+                await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
+                assert far.asked == []
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_is_too_late_before_it_goes_is_not_sent_and_costs_nothing(tmp_path: Path):
+    async def run() -> None:
+        async with far_server() as far:
+            remember(tmp_path, far.url, double={1: 5})
+            money = {"cost_per_request": 1.0, "budget_per_day": 1.0}
+            async with box_of(far.url, tmp_path, **money) as box:
+                await box.until(lambda: box.is_up)
+                _, future = box.post(deadline_ms=300)
+                time.sleep(0.4)  # this process is held up
+                assert (await future).outcome is Outcome.EXPIRED
                 await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
                 assert far.asked == []
 
