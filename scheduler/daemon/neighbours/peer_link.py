@@ -27,7 +27,7 @@ from scheduler.daemon.neighbours.seek import is_refusal, said
 from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.shrinking import Shrinkings, shrunk_note
+from scheduler.daemon.ways.shrinking import Shrinking, Shrinkings, shrunk_note
 from scheduler.errors import LaxityError, ProtocolError
 
 CONNECT_S = 3.0
@@ -210,16 +210,16 @@ class PeerLink:
             return
         self._known.sent(sent.what, submission.budget_ns or left_ns)
         if dispatch.form:
-            task = self._loop.create_task(self._shrink(sent, submission))
+            sent.shrinking = self._shrinkings[dispatch.model]
+            task = self._loop.create_task(self._shrink(sent, sent.shrinking, submission))
             self._shrinking.add(task)
             task.add_done_callback(self._shrinking.discard)
         else:
             self._forward(connection, sent, submission)
 
-    async def _shrink(self, sent: Sent, submission: Submission) -> None:
+    async def _shrink(self, sent: Sent, shrinking: Shrinking, submission: Submission) -> None:
         """Shrinks a request's inputs, then forwards it; inputs that don't fit go unchanged."""
         run_id, connection = sent.dispatch.run_id, self._connection
-        shrinking = self._shrinkings[sent.dispatch.model]
         sent.shrunk = await shrinking.shrunk(sent.dispatch.form, [submission])
         if self._sent.get(run_id) is not sent or connection is None:
             return  # it was withdrawn meanwhile
@@ -375,10 +375,9 @@ class PeerLink:
         self._large.note(sent.dispatch.model, len(outputs))
         took_ns = self._clock_ns() - sent.at_ns
         notes = dict(header.get("notes", ()))
-        if sent.shrunk is not None:
+        if sent.shrinking is not None and sent.shrunk is not None:
             work_ns = sent.shrunk.took_ns + index(header.get("restore_ns", 0))
-            shrinking = self._shrinkings[sent.dispatch.model]
-            shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
+            sent.shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
             took_ns -= sent.shrunk.took_ns
             notes.update(shrunk_note(sent.dispatch))
         way_ns, sent_ns = max(0, took_ns - total_ns), self._clock_ns() - took_ns

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scheduler.client.connection import Connection
 from scheduler.core.commands import Dispatch
 from scheduler.daemon.ways.giving_up import is_early
-from scheduler.daemon.ways.shrinking import Shrunk
+from scheduler.daemon.ways.shrinking import Shrinking, Shrunk
 
 
 @dataclass(slots=True)
@@ -20,6 +20,7 @@ class Sent:
         budget_ns: The budget that the other box was given for it.
         size: Size of its inputs, in bytes.
         sent_size: Size of its inputs as sent, in bytes.
+        shrinking: The model's smaller forms when the command came; None if it asks for none.
         shrunk: The inputs in a smaller form; None if they are sent unchanged.
         connection: The connection it was sent over; None before.
         cancelled: Whether it was cancelled.
@@ -30,6 +31,7 @@ class Sent:
     budget_ns: int
     size: int
     sent_size: int
+    shrinking: Shrinking | None = None
     shrunk: Shrunk | None = None
     connection: Connection | None = None
     cancelled: bool = False

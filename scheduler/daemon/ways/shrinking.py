@@ -165,8 +165,8 @@ class Shrinking:
             sent: Bytes that were sent.
             took_ns: Time for encoding and decoding together.
         """
-        known = self._known.get(name)
-        if known is not None and size:  # None if the owner has since changed the allowed forms
+        known = self._known[name]
+        if size:
             known.used += 1
             known.learn(sent / size, took_ns / size)
 
