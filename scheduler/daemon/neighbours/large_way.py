@@ -72,6 +72,7 @@ class LargeWay:
         try:
             connection = await asyncio.wait_for(self._dial(self._hear, self._lose), OPEN_S)
             await asyncio.wait_for(self._met, OPEN_S)
+            connection.check()  # it may have been lost before this resumed
             self._connection, connection = connection, None
         except (LaxityError, OSError, ValueError, asyncio.TimeoutError):
             self._not_before_s = self._loop.time() + RETRY_S

@@ -1,0 +1,39 @@
+"""The second connection to another box."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from scheduler import wire
+from scheduler.address import Address
+from scheduler.client.connection import Connection, OnFrame, OnLost, connect
+from scheduler.client.large_calls import LARGE_BYTES
+from scheduler.daemon.neighbours.large_way import LargeWay
+from tests.fake_box import FakeBox
+
+
+def test_a_connection_that_is_lost_as_it_opens_carries_nothing(tmp_path: Path):
+    box = FakeBox(tmp_path / "box.sock").start()
+
+    async def dial(on_frame: OnFrame, on_lost: OnLost) -> Connection:
+        def hear(connection: Connection, header: wire.Header, body: Any) -> None:
+            on_frame(connection, header, body)
+            connection.fail(ConnectionResetError("the other box has just ended"))
+
+        connection = await connect(Address("unix", path=str(box.path)), None, hear, on_lost)
+        connection.send(wire.encode({"t": "status", "id": 0}))
+        return connection
+
+    async def test() -> None:
+        way = LargeWay(dial, lambda *_: None, lambda *_: None)
+        assert way.connection_for("m", LARGE_BYTES + 1) is None
+        while way._opening is not None:
+            await asyncio.sleep(0.01)
+        assert way.connection_for("m", LARGE_BYTES + 1) is None
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), 10))
+    finally:
+        box.close()
