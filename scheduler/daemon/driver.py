@@ -312,7 +312,7 @@ class Driver:
         """Hangs up on the targets."""
         if self._timer is not None:
             self._timer.cancel()
-        for way in self._ways.values():
+        for way in list(self._ways.values()):  # another box may tell of a third meanwhile
             await way.close()
 
     # -- the core

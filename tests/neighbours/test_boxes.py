@@ -411,6 +411,16 @@ async def test_a_box_that_leaves_says_so_and_takes_nothing_more():
 
 
 @virtually
+async def test_a_box_that_hears_of_another_while_it_closes_closes_all_the_same():
+    async with site(Box("a"), Box("b")) as (a, b):
+        await until(lambda: whole(a, (a, b)))
+        closing = asyncio.ensure_future(a.driver.close())
+        await asyncio.sleep(0)
+        a.neighbours.heard("b", [["c", "tcp://127.0.0.1:9", 1, 0, False]])
+        await closing
+
+
+@virtually
 async def test_nothing_is_kept_of_a_box_that_is_forgotten(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(members, "FORGET_NS", 5_000_000_000)
     async with site(Box("a")) as (a,):
