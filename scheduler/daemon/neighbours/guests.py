@@ -11,6 +11,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.members import Members
 from scheduler.daemon.neighbours.report import report_header, rows_of
 from scheduler.errors import Overloaded
+from workers.link import ModelCard
 
 GOSSIP_EVERY = 5
 """One report in this many includes gossip about members."""
@@ -61,7 +62,7 @@ class Guests:
         self._is_loaded = is_loaded
         self._visits: dict[Guest, _Visit] = {}
         self._waits: list[dict[tuple[str, str], int]] = []
-        self._cards: list[Any] = []
+        self._cards: list[ModelCard] = []
         self._room = 0
         self._beats = 0
 
@@ -92,9 +93,12 @@ class Guests:
             )
 
     def cards(self) -> list[Any]:
-        """The models that devices of this box serve."""
+        """The models that devices of this box serve, as in messages."""
+        return [asdict(card) for card in self._own_cards()]
+
+    def _own_cards(self) -> list[ModelCard]:
         cards = self._driver.catalog.cards
-        return [asdict(cards[name]) for name in self._driver.own_models()]
+        return [cards[name] for name in self._driver.own_models()]
 
     def publish(self, now_ns: int) -> None:
         """Sends each guest a report."""
@@ -108,8 +112,9 @@ class Guests:
         self._waits = [*self._waits[-1:], waits]
         self._beats += 1
         gossip = self._members.gossip(now_ns) if self._beats % GOSSIP_EVERY == 0 else None
-        cards = self.cards()
+        cards = self._own_cards()
         changed, self._cards = cards != self._cards, cards
+        catalog = {"t": "catalog", "models": self.cards()} if changed else None
         for guest, visit in self._visits.items():
             if guest.held:
                 visit.sent_ns = now_ns
@@ -117,8 +122,8 @@ class Guests:
             report = report_header(rows, lasting, self._share_of(guest, now_ns))
             if gossip is not None:
                 report["members"] = gossip
-            if changed:
-                guest.tell({"t": "catalog", "models": cards})
+            if catalog is not None:
+                guest.tell(catalog)
             guest.tell(report)
 
     def _share_of(self, guest: Guest, now_ns: int) -> Callable[[int], int]:

@@ -65,9 +65,10 @@ class PeerKnowledge:
 
     def usable(self) -> tuple[list[ModelCard], list[Any]]:
         """The models usable from here, compared with this box's own of now; why others are not."""
-        usable = [card for card in self._cards if self._has_same(card)]
         why = f"the model of that name on {self._box} is a different one"
-        return usable, [[card.name, why] for card in self._cards if card not in usable]
+        same = [(card, self._has_same(card)) for card in self._cards]
+        usable = [card for card, is_same in same if is_same]
+        return usable, [[card.name, why] for card, is_same in same if not is_same]
 
     def report(self, rows: Sequence[Row], under_way: set[Variant]) -> bool:
         """Records a report.
