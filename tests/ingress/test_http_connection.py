@@ -437,3 +437,38 @@ def test_what_a_body_becomes_counts_until_it_is_answered(door: HttpDoor) -> None
     echo(turn)
     assert peer.answers == [(200, bytes(5000))]
     assert door.held.count == 0
+
+
+@pytest.mark.parametrize("cut", [20, 200])
+def test_a_request_has_the_time_that_its_size_allows(door: HttpDoor, cut: int) -> None:
+    """However its head is cut, and though no header tells how large it is."""
+    body = bytes(150_000)  # 1.5 s at the least rate
+    whole = post(body)
+    peer = Peer(door)
+    peer.send(whole[:cut])
+    peer.send(whole[cut:-1])
+    wait(door, 0.2)
+    peer.send(whole[-1:])
+    assert peer.answers == [(200, body)]
+
+
+def test_a_chunked_request_has_the_time_that_its_size_allows(door: HttpDoor) -> None:
+    head = b"POST /v2 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"186a0\r\n" + bytes(100_000) + b"\r\n"  # 1 s at the least rate
+    peer = Peer(door)
+    peer.send(head + chunk)
+    wait(door, 0.2)
+    peer.send(b"0\r\n\r\n")
+    assert peer.answers == [(200, bytes(100_000))]
+
+
+def test_requests_that_follow_each_other_without_a_gap_have_a_time_each(door: HttpDoor) -> None:
+    turns: list[Turn] = []
+    door.serve = turns.append
+    peer, one = Peer(door), post(bytes(40_000))  # 0.4 s at the least rate
+    peer.send(one + one[:-1])
+    for _ in range(6):
+        wait(door, 0.1)
+        peer.send(one[-1:] + one[:-1])
+        echo(turns.pop(0))
+    assert [status for status, _ in peer.answers] == [200] * 6

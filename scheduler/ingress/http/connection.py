@@ -276,14 +276,30 @@ class Connection(asyncio.BufferedProtocol):
             if len(self._turns) >= self._door.limits.pipelined:
                 self._stop_timer()  # the rest of the request is not read yet
             elif self._timer is None:
-                patience_s = self._door.limits.patience_s(self._incoming.declared)
-                self._timer = self._loop.call_later(patience_s, self._too_slow)
+                self._expect_request()
             return
         self._stop_timer()
         if self._turns:
             self._door.busy(self)
         else:
             self._door.idle(self)
+
+    def _expect_request(self) -> None:
+        """Refuses the current request unless it arrives in the time that its size allows."""
+        incoming, limits = self._incoming, self._door.limits
+        number, began_s = incoming.begun, self._loop.time()
+
+        def look() -> None:
+            left_s = began_s + limits.patience_s(incoming.size) - self._loop.time()
+            if incoming.begun > number:
+                self._expect_request()  # by now it is the next one
+            elif left_s > 0:
+                self._timer = self._loop.call_later(left_s, look)
+            else:
+                self._timer = None
+                self._refuse_rest(TooSlow("the request did not arrive in time"))
+
+        look()
 
     def _expect_reading(self) -> None:
         """Aborts the connection unless the client reads its answers at the least rate."""
@@ -300,10 +316,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._expect_reading()
 
         self._timer = self._loop.call_later(limits.request_s, look)
-
-    def _too_slow(self) -> None:
-        self._timer = None
-        self._refuse_rest(TooSlow("the request did not arrive in time"))
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

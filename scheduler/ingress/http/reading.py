@@ -166,6 +166,11 @@ class Incoming:
             self._method == "HEAD",
         )
 
+    @property
+    def size(self) -> int:
+        """The size of the body as far as it is known: declared, or received in chunks."""
+        return max(self.declared, self._held)
+
     def unfilled(self) -> memoryview | None:
         """The unfilled part of a body that is read in place; None if there is no such body."""
         body = self._body
