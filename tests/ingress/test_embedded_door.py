@@ -218,6 +218,18 @@ def test_a_body_that_never_ends_is_refused(box: OneModel) -> None:
     assert (response.status, said(response)["code"]) == (408, "too_slow")
 
 
+def test_a_body_of_unknown_size_has_the_time_that_its_size_allows(box: OneModel) -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield bytes(90_000)  # 0.9 s at the least rate
+        await asyncio.sleep(4 * LIMITS.request_s)
+        yield bytes(1)
+
+    async def work(door: EmbeddedDoor) -> Response:
+        return await door.answer("POST", INFER, (), slow(), is_local=True)
+
+    assert with_door(box, work).status == 400  # zeros are no JSON
+
+
 def test_who_shows_no_token_stays_outside(box: OneModel) -> None:
     token = new_token()
     access = Access([OWNER.model_copy(update={"tokens": (hash_of(token),)})])

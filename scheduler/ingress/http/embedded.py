@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from scheduler.errors import LaxityError, Unauthorized
@@ -73,7 +74,7 @@ class EmbeddedDoor:
                     "other machines can reach this address, so it needs token_file or tenants_file"
                 )
             tenant = self._door.admit(Caller(False, ()), method, joined)
-            whole = await self._read_in_time(tenant, joined, body)
+            whole = await self._read(tenant, joined, body)
         except LaxityError as error:
             return as_refusal(refusal_of(error, self._compat))
         request = Request(
@@ -81,25 +82,25 @@ class EmbeddedDoor:
         )
         return await self._serve(request)
 
-    async def _read_in_time(
+    async def _read(
         self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
     ) -> memoryview:
+        """Reads a body in the time that its size allows; its bytes are counted as held."""
         length = headers.get("content-length", "")
         declared = int(length) if length.isdecimal() and len(length) < 19 else 0
-        limits = self._door.limits
-        patience_s = limits.patience_s(min(declared, limits.body_bytes))
-        try:
-            return await asyncio.wait_for(self._read(tenant, body), patience_s)
-        except asyncio.TimeoutError:
-            raise TooSlow("the request did not arrive in time") from None
-
-    async def _read(self, tenant: Tenant, body: AsyncIterator[bytes]) -> memoryview:
-        """Reads a body; its bytes are counted as held."""
         most = self._door.limits.body_bytes
         parts: list[bytes] = []
-        held = 0
+        held, began_s = 0, time.monotonic()
         try:
-            async for part in body:
+            while True:
+                allowed_s = self._door.limits.patience_s(max(min(declared, most), held))
+                left_s = began_s + allowed_s - time.monotonic()
+                try:
+                    part = await asyncio.wait_for(anext(body, None), left_s)
+                except asyncio.TimeoutError:
+                    raise TooSlow("the request did not arrive in time") from None
+                if part is None:
+                    break
                 if held + len(part) > most:
                     raise TooLarge(f"the body has more than the {most} bytes that are taken")
                 self._door.held.hold(tenant, len(part))
