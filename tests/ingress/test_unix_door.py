@@ -179,3 +179,25 @@ def test_a_grpc_door_whose_file_is_deleted_is_there_again(tmp_path, monkeypatch)
         await door.drain(0)
 
     asyncio.run(main())
+
+
+def test_a_grpc_door_that_can_not_be_there_again_says_so_and_tries_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(unix_door, "_LOOK_S", 0.005)
+    path = tmp_path / "run" / "s"
+    path.parent.mkdir()
+
+    async def main():
+        door = GrpcServer(service(), Config(), Access(), [f"unix://{path}"])
+        await door.open()
+        shutil.rmtree(path.parent)
+        path.parent.symlink_to("/proc")  # where nothing can be made
+        while not logs:
+            await asyncio.sleep(0.01)
+        path.parent.unlink()
+        while not path.exists():
+            await asyncio.sleep(0.01)
+        await door.drain(0)
+
+    with structlog.testing.capture_logs() as logs:
+        asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert [log["log_level"] for log in logs] == ["error", "warning"]

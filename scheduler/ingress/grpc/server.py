@@ -92,12 +92,13 @@ class GrpcServer:
         for url in addresses:
             scheme, _, rest = url.partition("://")
             target = f"unix:{rest}" if scheme == "unix" else rest
-            if scheme == "tls" and self._certificates is not None:
-                bound = server.add_secure_port(target, self._certificates.credentials())
-            else:
-                bound = server.add_insecure_port(target)
-            if not bound:
-                raise OSError(f"gRPC can't listen on {url}")
+            try:
+                if scheme == "tls" and self._certificates is not None:
+                    server.add_secure_port(target, self._certificates.credentials())
+                else:
+                    server.add_insecure_port(target)
+            except RuntimeError:  # its text names the address and a setting for debugging
+                raise OSError(f"gRPC can't listen on {url}") from None
             if scheme == "unix":
                 os.chmod(rest, 0o600)
         await server.start()
