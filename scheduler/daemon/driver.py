@@ -39,6 +39,7 @@ from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
+from scheduler.daemon.lasting import start_task
 from scheduler.daemon.link import Ran, TargetLink, Way
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
@@ -120,7 +121,7 @@ class Driver:
 
     def add_target(self, target_id: str, link: TargetLink) -> None:
         """Lets a link connect to its target, and reconnect whenever it is lost."""
-        task = self._loop.create_task(link.keep_connected())
+        task = start_task(link.keep_connected(), f"the link to {target_id}")
         self._ways[target_id] = Way(link, task)
 
     async def remove_target(self, target_id: str, reason: str) -> None:

@@ -27,6 +27,7 @@ import structlog
 import uvloop
 
 from scheduler.config.box import Config, ConfigError
+from scheduler.daemon.lasting import start_task
 from scheduler.daemon.logs import set_up_logging
 from scheduler.errors import Unavailable
 from scheduler.ingress.oip.box import Box
@@ -122,7 +123,7 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
         await service.box.snapshot()
     gc.collect()
     gc.freeze()
-    reloading = loop.create_task(_reload(door, config, reload_))
+    reloading = start_task(_reload(door, config, reload_), "the reload of tokens")
     await stop.wait()
     reloading.cancel()
     service.draining = True

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import structlog
 
+from scheduler.daemon.lasting import start_task
+
 log = structlog.get_logger()
 
 _LOOK_S = 5.0
@@ -56,7 +58,7 @@ class UnixDoor:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             await self._listen()
-        self._watch = loop.create_task(keep_there(self._path, self._listen))
+        self._watch = start_task(keep_there(self._path, self._listen), f"the watch of {self._path}")
         return self
 
     def close(self) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.link import RESTART_NS
+from scheduler.daemon.worker_link import WorkerLink
 from tests.core.world import target
 
 
@@ -28,3 +31,18 @@ def test_one_long_absence_says_little_of_the_next(tmp_path: Path) -> None:
         return expected
 
     assert asyncio.run(scene()) == [1 / 3, 1, 2, 4, 0.001 / 3, 1]
+
+
+def test_a_link_that_an_error_ends_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Broken(WorkerLink):
+        async def keep_connected(self) -> None:
+            raise RuntimeError("a mistake in here")
+
+    async def scene() -> None:
+        driver = Driver()
+        driver.add_target("cpu:0", Broken("cpu:0", Path("/none"), driver))
+        await asyncio.sleep(0.01)
+        assert "the link to cpu:0" in capsys.readouterr().out
+        await driver.close()
+
+    asyncio.run(scene())

@@ -18,7 +18,7 @@ from scheduler.daemon.cache.lookups import Lookups
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.redis_link import RedisLink
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.ending import end_tasks
+from scheduler.daemon.lasting import end_tasks
 from scheduler.daemon.submission import Answer, Submission
 
 TARGET = "cache"

@@ -25,7 +25,7 @@ from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.cloud.watch import Watch
-from scheduler.daemon.ending import end_tasks
+from scheduler.daemon.lasting import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Breaker

@@ -15,7 +15,7 @@ from scheduler.address import Address
 from scheduler.backoff import Backoff
 from scheduler.client.connection import Connection
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.ending import end_tasks
+from scheduler.daemon.lasting import end_tasks, start_task
 from scheduler.daemon.neighbours.guests import Guest, Guests
 from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
 from scheduler.daemon.neighbours.peer_link import (
@@ -97,9 +97,11 @@ class Neighbours:
 
     def start(self) -> None:
         """Starts to report and to look for other boxes."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._beat())]
-        self._tasks += [loop.create_task(self._seek(address)) for address in self._options.join]
+        self._tasks = [start_task(self._beat(), "reports to other boxes")]
+        self._tasks += [
+            start_task(self._seek(address), f"the search for a box at {address}")
+            for address in self._options.join
+        ]
 
     def leave(self) -> None:
         """Tells the other boxes that this one is leaving."""

@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.config.box import Config, TlsConfig
+from scheduler.daemon.lasting import start_task
 from scheduler.ingress.certificates import HANDSHAKE_S
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService
@@ -75,12 +76,11 @@ class GrpcServer:
             OSError: An address can't be bound.
         """
         await self._listen(self._addresses)
-        loop = asyncio.get_running_loop()
         for url in self._addresses:
             scheme, _, path = url.partition("://")
             if scheme == "unix":
                 listen = partial(self._listen, (url,))
-                self._watches.append(loop.create_task(keep_there(path, listen)))
+                self._watches.append(start_task(keep_there(path, listen), f"the watch of {path}"))
 
     async def _listen(self, addresses: Sequence[str]) -> None:
         """Serves on addresses with a new server, because a running one takes no further address.
