@@ -351,9 +351,9 @@ def test_no_name_is_needed_and_with_a_token_any_is_right(door: HttpDoor) -> None
 
 def test_names_are_not_asked_for_where_no_web_page_can_come_in(door: HttpDoor) -> None:
     named = {"host": "evil.example"}
-    assert door.admit(Caller(is_owner=True, certificates=()), "GET", named) is OWNER
+    assert door.admit(Caller(is_owner=True, certificates=()), named) is OWNER
     encrypted = Caller(is_owner=False, certificates=(), is_tls=True)
-    assert door.admit(encrypted, "GET", named) is ANYONE
+    assert door.admit(encrypted, named) is ANYONE
 
 
 def test_a_client_that_asks_first_is_told_to_go_on(door: HttpDoor) -> None:

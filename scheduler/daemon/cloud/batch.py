@@ -34,7 +34,7 @@ class SentBatch:
     requests: Sequence[Submission]
     sent_ns: int
     in_flight: int
-    patience_ns: int
+    patience_ns: int = 0
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     shrunk: Shrunk | None = None

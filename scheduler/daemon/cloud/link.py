@@ -141,7 +141,7 @@ class CloudLink:
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
         """Sends a batch."""
         sent_ns = time.monotonic_ns()
-        run = SentBatch(dispatch, batch, sent_ns, len(self._runs) + 1, 0)
+        run = SentBatch(dispatch, batch, sent_ns, len(self._runs) + 1)
         longest_ns = self._standing.latencies[dispatch.model].longest_ns(len(batch))
         slack_ns = self._meter.slow_round_trip_ns - self._meter.round_trip_ns
         run.patience_ns = self._meter.both_ways_ns(run.size_bytes) + longest_ns + slack_ns

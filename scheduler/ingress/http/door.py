@@ -147,7 +147,7 @@ class HttpDoor:
 
     # -- requests
 
-    def admit(self, caller: Caller | None, method: str, headers: Mapping[str, str]) -> Tenant:
+    def admit(self, caller: Caller | None, headers: Mapping[str, str]) -> Tenant:
         """The tenant of a request.
 
         Raises:

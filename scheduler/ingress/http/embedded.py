@@ -73,7 +73,7 @@ class EmbeddedDoor:
                 raise Unauthorized(
                     "other machines can reach this address, so it needs token_file or tenants_file"
                 )
-            tenant = self._door.admit(Caller(False, ()), method, joined)
+            tenant = self._door.admit(Caller(False, ()), joined)
             whole = await self._read(tenant, joined, body)
         except LaxityError as error:
             return as_refusal(refusal_of(error, self._compat))

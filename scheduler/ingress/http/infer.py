@@ -139,7 +139,7 @@ class InferTurns:
             if self._is_long(turn):
                 self._turns.start(turn, self._begin_in_turn(turn, info, version))
             else:
-                self._begin(turn, info, version, turn.request.body)
+                self._begin(turn, info, version)
         except Exception as error:
             self._turns.refuse(turn, error)
 
@@ -154,7 +154,7 @@ class InferTurns:
         if self._is_long(turn):
             await self._begin_in_turn(turn, info, version)
         else:
-            self._begin(turn, info, version, request.body)
+            self._begin(turn, info, version)
 
     def _is_long(self, turn: Turn) -> bool:
         request = turn.request
@@ -163,7 +163,7 @@ class InferTurns:
 
     async def _begin_in_turn(self, turn: Turn, info: ModelInfo, version: str) -> None:
         async with self._pace.turn(turn.request.tenant) as waited_ns:
-            self._begin(turn, info, version, turn.request.body, waited_ns)
+            self._begin(turn, info, version, waited_ns)
 
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes
@@ -173,14 +173,12 @@ class InferTurns:
         whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
         return whole
 
-    def _begin(
-        self, turn: Turn, info: ModelInfo, version: str, body: memoryview, waited_ns: int = 0
-    ) -> None:
-        service, headers, tenant = self._service, turn.request.headers, turn.request.tenant
-
+    def _begin(self, turn: Turn, info: ModelInfo, version: str, waited_ns: int = 0) -> None:
+        service, asked, tenant = self._service, turn.request, turn.request.tenant
         tenant.check_model(info.name)
         reader = service.memory.reader(tenant, service.body_bytes, turn.hold_beside)
-        request = parsed(info, version, headers, body, self._limits.json_bytes, reader)
+        json_bytes = self._limits.json_bytes
+        request = parsed(info, version, asked.headers, asked.body, json_bytes, reader)
         request = replace(request, waited_ns=waited_ns) if waited_ns else request
         if request.encoded:
             service.box.check_rested(tenant)

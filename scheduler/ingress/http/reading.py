@@ -99,7 +99,7 @@ class Incoming:
         length = headers.get("content-length", "0")
         self.declared = int(length) if length.isdecimal() and len(length) < 19 else 0
         try:
-            self._tenant = self._door.admit(self.caller, self._method, headers)
+            self._tenant = self._door.admit(self.caller, headers)
             self._door.seat(self._connection, self._tenant)
             self._check_size(self.declared)
             self.is_admitted = True
