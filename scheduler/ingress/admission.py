@@ -98,14 +98,13 @@ class Admission:
     ) -> Submission:
         """The rest of `submission`, once model and tensors are checked."""
         model, variant = shape.kind.model, shape.kind.variant
-        if model in self._unloaded:
-            raise Unavailable(f"model {model!r} has been unloaded on this box")
+        self._check_loaded(model)
         priority, weight, late = urgency(header)
         if body is None:
             raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
-        if "exact" in header and checked_exact(header) and self._approximates(model):
-            kind = kind._replace(exact=True)
+        if "exact" in header and checked_exact(header):
+            kind = kind._replace(exact=self._driver.catalog.cards[model].approximates)
         counted = None
         if tenant.name not in UNCOUNTED:
             priority = tenant.priority(header.get("priority"))
@@ -146,8 +145,9 @@ class Admission:
         catalog = self._driver.catalog
         tenant.check_model(str(header.get("model")), catalog.cards if catalog.problems else None)
 
-    def _approximates(self, model: str) -> bool:
-        return self._driver.catalog.cards[model].approximates
+    def _check_loaded(self, model: str) -> None:
+        if model in self._unloaded:
+            raise Unavailable(f"model {model!r} has been unloaded on this box")
 
     @property
     def most_bytes(self) -> int:
@@ -169,8 +169,7 @@ class Admission:
         """
         self._check_model(header, tenant)
         shape = self._shapes.of(header)
-        if not self.is_loaded(shape.kind.model):
-            raise Unavailable(f"model {shape.kind.model!r} has been unloaded on this box")
+        self._check_loaded(shape.kind.model)
         return shape, *_as_one_item(shape, header["in"], body)
 
     def count_in(self, tenant: Tenant, size: int) -> Callable[[], None]:

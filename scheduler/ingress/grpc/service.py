@@ -80,8 +80,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     async def abort(self, context: Any, error: BaseException) -> None:
         """Ends a call with an error."""
-        if not isinstance(error, LaxityError):
-            log.error("call failed in the door", error=repr(error), exc_info=error)
+        _log_unexpected(error)
         await abort(context, error, self._service.compat)
 
     # -- health and metadata
@@ -187,8 +186,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            if not isinstance(error, LaxityError):
-                log.error("call failed in the door", error=repr(error), exc_info=error)
+            _log_unexpected(error)
             return _stream_error(request, refusal_of(error, self._service.compat))
 
     async def _infer(self, message: Any, context: Any, ends_call: bool) -> tuple[Any, Outcome]:
@@ -356,6 +354,11 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     async def CudaSharedMemoryUnregister(self, request: Any, context: Any) -> Any:
         """Does nothing: there are no CUDA regions."""
         return pb.CudaSharedMemoryUnregisterResponse()
+
+
+def _log_unexpected(error: BaseException) -> None:
+    if not isinstance(error, LaxityError):
+        log.error("call failed in the door", error=repr(error), exc_info=error)
 
 
 def _stream_error(request: Any, refusal: Refusal) -> Any:
