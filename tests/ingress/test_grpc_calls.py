@@ -10,11 +10,15 @@ from typing import Any, cast
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 
+from benchmarks.ports import free_port
+from scheduler.config.box import Config
 from scheduler.errors import Overloaded
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.messages import put
+from scheduler.ingress.grpc.server import GrpcServer
 from scheduler.ingress.grpc.service import InferenceService
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.box import Box
@@ -110,3 +114,22 @@ def test_what_a_request_has_elsewhere_counts_as_its_message_does(
         service.box.close()
 
     run(test)
+
+
+def test_who_watches_the_health_does_not_hold_up_the_end() -> None:
+    async def test() -> None:
+        defaults = Defaults.of(Config().doors, Config().limits)
+        box = Box("unix:///none")
+        service = Service(box, SharedMemory(None), defaults, "laxity", 256, "info", 10**6)
+        port = free_port()
+        door = GrpcServer(service, Config(), Access(), [f"tcp://127.0.0.1:{port}"])
+        await door.open()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            watching = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            service.draining = True
+            await asyncio.wait_for(door.drain(3_600), 10)
+            assert await watching.read() is grpc.aio.EOF
+        box.close()
+
+    asyncio.run(test())

@@ -38,9 +38,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return await self._state()
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """The current state, and each change of it."""
+        """The current state, and each change of it, until the door is draining."""
         last = None
         while True:
+            is_last = self._service.draining
             if request.service in self._names:
                 state = await self._state()
             else:
@@ -48,6 +49,8 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             if state != last:
                 last = state
                 yield state
+            if is_last:
+                return  # the door waits for all calls to end
             await asyncio.sleep(_LOOK_S)
 
     async def _state(self) -> Any:
