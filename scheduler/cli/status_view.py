@@ -222,6 +222,9 @@ def _cache(cache: Answer) -> Text:
             how = f"up, p95 {figure(link['p95_ms'])} ms" if link["open"] else link["problem"]
             style = "not bold green" if link["open"] else "not bold red"
             line.append(f"{link['url']} · ", style="not bold").append(how, style=style)
+            if link["open"] and link.get("refusal"):
+                told = f" · takes no new answers ({link['refused']:,} refused): {link['refusal']}"
+                line.append(told, style="not bold yellow")
     return line
 
 

@@ -20,6 +20,13 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def why_away(error: Exception) -> str:
+    """Why a Redis can't be used: its own words, unless they are about a command nobody typed."""
+    if str(error).startswith("HELLO must be called"):
+        return "it requires a password, and the url has none (redis://:PASSWORD@HOST:PORT/DB)"
+    return str(error) or type(error).__name__
+
+
 _Shown = PlainSerializer(without_secrets, when_used="json-unless-none")
 _Password = Field(repr=False)
 

@@ -20,7 +20,7 @@ from typing import TypedDict, cast
 from cryptography.x509 import load_pem_x509_certificates
 
 from scheduler.config.box import Config
-from scheduler.config.cache import without_secrets
+from scheduler.config.cache import why_away, without_secrets
 from scheduler.doctor.findings import NO_START, Check, Finding, Level, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
 from scheduler.doctor.policies import check_policies
@@ -281,10 +281,11 @@ def _check_validity(path: Path, is_chain: bool) -> Iterator[Finding]:
 # -- Redis
 
 
-class _Memory(TypedDict):
+class _About(TypedDict):
     """The fields used of Redis' INFO."""
 
     redis_version: str
+    role: str
     maxmemory: int
     maxmemory_policy: str
 
@@ -313,12 +314,17 @@ def _check_redis(url: str) -> Iterator[Finding]:
             began_s = time.perf_counter()
             client.ping()
             took_ms = (time.perf_counter() - began_s) * 1e3
-            about = cast(_Memory, {**client.info("server"), **client.info("memory")})
+            try:
+                about = cast(_About, client.info())
+            except redis.exceptions.NoPermissionError:
+                told = f"{where} answers in {took_ms:.2f} ms; its limits are unknown"
+                yield Finding("cache", "warning", told, "allow the url's user INFO")
+                return
     except (redis.RedisError, OSError, ValueError) as error:
         yield Finding(
             "cache",
             "error",
-            f"{where} does not answer: {error}",
+            f"{where} is of no use: {why_away(error)}",
             "start it or correct the cache's url; until then the box serves without it",
         )
         return
@@ -331,6 +337,9 @@ def _check_redis(url: str) -> Iterator[Finding]:
             f"{where} can't tell boxes what was removed; Redis {_TELLS_SINCE} can",
             f"use Redis {_TELLS_SINCE} or later",
         )
+    if about["role"] != "master":
+        told = f"{where} is a replica: unless it is writable, it takes no new answers"
+        yield Finding("cache", "warning", told, "name its master in the cache's url")
     yield from _check_bounds(where, about["maxmemory"], about["maxmemory_policy"])
 
 

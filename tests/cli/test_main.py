@@ -472,8 +472,12 @@ class TestStatus:
         _, out, _ = laxity("status")
         assert "cache  3 hits (75.0 %) · 2 memory · 1 redis · 1 misses" in out
         assert "4 skipped for budget" in out
-        assert "redis  redis://r:1/0 · up, p95 0.3 ms" in out
+        assert "redis  redis://r:1/0 · up, p95 0.3 ms\n" in out
         assert "central  redis://c:1/0 · refused" in out
+        link |= {"refused": 1234, "refusal": "out of memory"}
+        _, out, _ = laxity("status")
+        told = "0.3 ms · takes no new answers (1,234 refused): out of memory"
+        assert told in " ".join(out.split())
 
     def test_a_box_of_another_version_is_shown_as_far_as_it_goes(self, box, laxity, monkeypatch):
         monkeypatch.setitem(globals(), "STATUS", {"site": "test"})

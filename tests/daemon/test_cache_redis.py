@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+import shlex
 import ssl
 import time
 from collections.abc import Iterator
@@ -151,9 +153,28 @@ def test_a_password_opens_and_is_not_shown(redis: RedisServer) -> None:
             assert "sesame" not in str(box.redis)
             assert box.redis["url"] == redis.url
         async with a_box(url=redis.url) as box:
-            await box.until(lambda: "authenticated" in box.redis["problem"])
+            await box.until(lambda: "requires a password" in box.redis["problem"])
             assert await box.ask([1]).target() == "cpu:0"
             assert box.counts["skipped"]["away"] == 1
+
+    asyncio.run(scene())
+
+
+def test_a_user_may_be_allowed_only_what_the_documentation_lists(redis: RedisServer) -> None:
+    docs = Path(__file__).parents[2] / "docs/cache.md"
+    command = re.search(r"redis-cli (ACL SETUSER [^`]*)", docs.read_text())
+    assert command is not None
+    with redis.client() as client:
+        client.execute_command(*shlex.split(command[1].replace("\\\n", "")))
+
+    async def scene() -> None:
+        url = redis.url.replace("//", "//laxity:PASSWORD@")
+        async with boxes(2, url) as (one, other):
+            assert await one.ask([1]).target() == "cpu:0"
+            await other.until(lambda: names(redis))
+            assert await other.ask([1]).target() == "cache"
+            assert one.redis["invalidation"]
+            assert not one.redis["refused"]
 
     asyncio.run(scene())
 
@@ -428,6 +449,11 @@ def test_a_full_redis_costs_hits_alone() -> None:
                 assert await box.ask(x).target() == "cache"
             await box.until(lambda: box.redis["refused"])
             assert box.redis["open"]
+            assert "maxmemory" in box.redis["refusal"]
+            with server.client() as client:
+                client.config_set("maxmemory", "100mb")
+            await box.ask([1]).target()
+            await box.until(lambda: not box.redis["refusal"])
 
     try:
         asyncio.run(scene())

@@ -250,9 +250,15 @@ def test_redis_is_asked_for_its_bounds() -> None:
         with server.client(password="secret") as client:
             client.config_set("maxmemory", "100mb")
             client.config_set("maxmemory-policy", "allkeys-lfu")
-        assert [each.level for each in check_cache(around)] == ["good", "good"]
+            assert [each.level for each in check_cache(around)] == ["good", "good"]
+            client.execute_command("ACL", "SETUSER", "r", "on", ">pw", "+ping")
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
+        (unknown,) = check_cache(cached(url=server.url.replace("//", "//r:pw@")))
+        assert (unknown.level, "INFO" in unknown.remedy) == ("warning", True)
+        _, replica, _ = check_cache(around)
+        assert (replica.level, "its master" in replica.remedy) == ("warning", True)
         (refused,) = check_cache(cached(url=server.url))
-        assert refused.level == "error"
+        assert (refused.level, "requires a password" in refused.message) == ("error", True)
     finally:
         server.close()
     (away,) = check_cache(around)

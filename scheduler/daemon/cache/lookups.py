@@ -249,5 +249,6 @@ class Lookups:
             **self.shared.link.status(),
             "invalidation": self.shared.link.tracks,
             "refused": self.shared.refused,
+            "refusal": self.shared.refusal,
             "asking": len(self._asking),
         }

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from scheduler.backoff import Backoff
-from scheduler.config.cache import without_secrets
+from scheduler.config.cache import why_away, without_secrets
 from scheduler.daemon.figures import milliseconds
 
 
@@ -145,7 +145,7 @@ class RedisLink:
                 await self._lose("closed")
                 raise
             except Exception as error:  # the box can do without its cache
-                reason = str(error) or type(error).__name__
+                reason = why_away(error)
                 if self.open or reason != self.problem:
                     log.warning("cache away", url=without_secrets(self._url), reason=reason)
                 await self._lose(reason)

@@ -64,12 +64,14 @@ class SharedTier:
     Attributes:
         link: The connection.
         refused: Number of answers not stored because Redis refused them or was too slow.
+        refusal: What Redis said to the last write; empty if it accepted it.
     """
 
     def __init__(self, url: str, timeout_s: float, listener: SharedListener) -> None:
         """Not connected yet; see `RedisLink.keep_connected`."""
         self.link = RedisLink(url, timeout_s, self)
         self.refused = 0
+        self.refusal = ""
         self._listener = listener
         self._me = f"{os.uname().nodename} {os.getpid()} {secrets.token_hex(4)}"
 
@@ -111,22 +113,26 @@ class SharedTier:
 
     def store(self, model: str, key: bytes, value: bytes, ttl_ms: int, claimed: bool) -> None:
         """Writes an answer, if the link has room, and gives the claim back."""
-        name = redis_key(model, key)
-        commands: list[tuple[Any, ...]] = []
-        if self.link.has_room():
-            commands.append(("SET", name, value, "PX", ttl_ms))
-            if self.link.tracks:
-                # Redis notifies only of changes to keys that were read; this read is cheap.
-                commands.append(("EXISTS", name))
-        else:
+        if not self.link.has_room():
             self.refused += 1
+            if claimed:
+                self.release(model, key)
+            return
+        name = redis_key(model, key)
+        commands: list[tuple[Any, ...]] = [("SET", name, value, "PX", ttl_ms)]
+        if self.link.tracks:
+            # Redis notifies only of changes to keys that were read; this read is cheap.
+            commands.append(("EXISTS", name))
         if claimed:
             commands.append(("DEL", _CLAIM + name))
-        if commands:
-            self.link.send(commands, self._on_stored)
+        self.link.send(commands, self._on_stored)
 
     def _on_stored(self, replies: Replies | None) -> None:
-        self.refused += replies is not None and isinstance(replies[0], ResponseError)
+        if replies is None:
+            return
+        refused = isinstance(replies[0], ResponseError)
+        self.refused += refused
+        self.refusal = str(replies[0]) if refused else ""
 
     # -- events of the link
 
