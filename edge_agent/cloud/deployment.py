@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,7 @@ class Deployment:
         self._run_dir = make_run_dir()
         cpus = wanted.cpus or len(os.sched_getaffinity(0))
         self._cluster = Cluster(self._run_dir / "ray", cpus, wanted.object_store_mb * 10**6)
+        check_room(self.config, ray.cluster_resources())
 
     def _start_serve(self) -> Record:
         http = self.config.http
@@ -278,6 +279,27 @@ def _check(config: ApplicationConfig, file: Path) -> None:
         raise AgentError(f"the model repository {config.models} is not a folder")
     load_access(config.token_file, config.tenants_file)
     check_free(config.http)
+
+
+def check_room(config: ApplicationConfig, has: Mapping[str, float]) -> None:
+    """Check that the first replicas fit into a cluster that does not grow.
+
+    Ray Serve would wait for room for ever.
+
+    Raises:
+        AgentError: They do not.
+    """
+    cpus = config.replicas.cpus + sum(device.cpus for device in config.devices)
+    gpus = sum(device.gpus for device in config.devices)
+    for kind, each, remedy in (
+        ("CPU", cpus, "replicas.cpus or cpus of its devices, or raise ray.cpus"),
+        ("GPU", gpus, "gpus of its devices"),
+    ):
+        if round(config.replicas.min * each, 4) > has.get(kind, 0):  # the digits that Ray counts
+            raise AgentError(
+                f"a replica takes {each:g} {kind}s, replicas.min is {config.replicas.min}, and the "
+                f"cluster has {has.get(kind, 0):g}; lower replicas.min, {remedy}"
+            )
 
 
 def _connect(address: str) -> None:

@@ -278,7 +278,9 @@ def view(described: dict[str, Any]) -> RenderableType:
         f"  {described['status'].lower()} · {described['http']} · replicas: {states or 'none'}",
         style="not bold",
     )
-    table = plain_table("replica", "targets", "models", "held", "completed", right=("held",))
+    table = plain_table(
+        "replica", "targets", "models", "held", "completed", right=("held", "completed")
+    )
     for replica in described["replicas"]:
         targets = ", ".join(
             f"{target['id']} {'up' if target['up'] else 'down'}" for target in replica["targets"]
@@ -291,6 +293,8 @@ def view(described: dict[str, Any]) -> RenderableType:
             str(replica["outcomes"].get("completed", 0)),
         )
     parts: list[RenderableType] = [head, Text(), table]
+    told = {f"{p['model']}: {p['reason']}" for r in described["replicas"] for p in r["problems"]}
+    parts += [Text(each, style="yellow") for each in sorted(told)]
     if described["message"]:
         parts.append(Text(described["message"], style="yellow"))
     return Group(*parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -16,13 +18,16 @@ import pytest
 import yaml
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
+from rich.console import Console
 
 from edge_agent.cloud import application
 from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_config
-from edge_agent.cloud.deployment import Deployment
+from edge_agent.cloud.deployment import Deployment, check_room
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
+from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
+from scheduler.cli.cloud import view
 from scheduler.config.box import ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +41,56 @@ def config(folder: Path, **settings: Any) -> ApplicationConfig:
     return load_cloud_config(file)
 
 
+def test_status_says_once_which_models_no_replica_serves() -> None:
+    problem = {"device": "cpu:0", "model": "torn", "reason": "no ONNX model"}
+    replica = {
+        "replica": "a", "targets": [], "models": [], "held": 0, "outcomes": {},
+        "problems": [problem],
+    }  # fmt: skip
+    shown = {
+        "name": "w", "status": "RUNNING", "http": "http://h:1", "replica_states": {"RUNNING": 2},
+        "replicas": [replica, {**replica, "replica": "b"}], "message": "",
+    }  # fmt: skip
+    table = io.StringIO()
+    Console(file=table, width=100).print(view(shown))
+    assert table.getvalue().count("torn: no ONNX model") == 1
+
+
 # -- configuration
+
+
+@pytest.mark.parametrize(
+    ("settings", "has", "lacks"),
+    [
+        ({}, {"CPU": 2.0}, None),
+        (
+            {
+                "replicas": {"min": 5, "max": 5, "cpus": 0.2},
+                "devices": [{"id": "cpu:0", "cpus": 0.4}],
+            },
+            {"CPU": 3.0},  # not 3.0000000000000004
+            None,
+        ),
+        ({}, {"CPU": 1.0}, "takes 2 CPUs, replicas.min is 1, and the cluster has 1"),
+        (
+            {"replicas": {"min": 2}},
+            {"CPU": 3.0},
+            "takes 2 CPUs, replicas.min is 2, and the cluster has 3",
+        ),
+        ({"devices": [{"id": "gpu:0", "gpus": 0.5}]}, {"CPU": 2.0, "GPU": 1.0}, None),
+        (
+            {"devices": [{"id": "gpu:0", "gpus": 1}]},
+            {"CPU": 2.0},
+            "takes 1 GPUs, .* has 0; lower replicas.min, gpus",
+        ),
+    ],
+)
+def test_replicas_for_which_there_is_never_room_are_refused(
+    tmp_path: Path, settings: dict[str, Any], has: dict[str, float], lacks: str | None
+) -> None:
+    told = contextlib.nullcontext() if lacks is None else pytest.raises(AgentError, match=lacks)
+    with told:
+        check_room(config(tmp_path, **settings), has)
 
 
 def test_the_example_names_every_key_with_its_default() -> None:
