@@ -100,7 +100,7 @@ def _journal(journal: Answer) -> Text:
 def _durable(durable: Answer) -> Text:
     line = Text(f"{durable['waiting']} durable tasks, {durable['running']} of them with a target")
     if durable["problem"] is not None:
-        line.append(f"  {durable['problem']}", style="red")
+        line.append("\n").append(str(durable["problem"]), style="red")
     return line
 
 

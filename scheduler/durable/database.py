@@ -87,7 +87,7 @@ class Database:
         sql.execute("PRAGMA journal_size_limit = 16000000")
         (found,) = sql.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
-            raise Damaged(found)
+            raise Damaged(" ".join(found.split()))
         (version,) = sql.execute("PRAGMA user_version").fetchone()
         if version == 0:
             sql.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")

@@ -479,6 +479,13 @@ class TestStatus:
         told = "0.3 ms · takes no new answers (1,234 refused): out of memory"
         assert told in " ".join(out.split())
 
+    def test_why_tasks_are_refused_has_a_line_of_its_own(self, box, laxity, monkeypatch):
+        monkeypatch.setitem(
+            STATUS, "durable", {"waiting": 0, "running": 0, "problem": "/s/tasks: full"}
+        )
+        _, out, _ = laxity("status")
+        assert "0 durable tasks, 0 of them with a target\n/s/tasks: full\n" in out
+
     def test_a_box_of_another_version_is_shown_as_far_as_it_goes(self, box, laxity, monkeypatch):
         monkeypatch.setitem(globals(), "STATUS", {"site": "test"})
         status, out, _ = laxity("status")

@@ -201,6 +201,7 @@ def test_a_damaged_file_is_moved_aside_and_said(tmp_path: Path, place: int | str
     assert ids(fresh) == set()
     assert problem is not None
     assert "is damaged" in problem
+    assert "\n" not in problem
     (aside,) = tmp_path.glob(f"{FILE}.damaged-*")
     assert str(aside) in problem
     assert aside.stat().st_size == len(data)
