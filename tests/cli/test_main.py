@@ -465,13 +465,14 @@ class TestStatus:
         away = {"url": "redis://c:1/0", "open": False, "problem": "refused", "p95_ms": None}
         cache = {
             "hits": {"memory": 2, "redis": 1, "near": 0, "running": 0},
-            "skipped": {"model": 0, "budget": 4},
+            "skipped": {"model": 0, "budget": 4}, "invalid": 6, "gave_up": 7,
             "misses": 1, "stale": 0, "entries": 1, "bytes": 2e6, "redis": link, "central": away,
         }  # fmt: skip
         monkeypatch.setitem(STATUS, "cache", cache)
         _, out, _ = laxity("status")
         assert "cache  3 hits (75.0 %) · 2 memory · 1 redis · 1 misses" in out
-        assert "4 skipped for budget" in out
+        told = " ".join(out.split())
+        assert "4 skipped for budget · 6 invalid · 7 not waited for · 1 kept in 2.0 MB" in told
         assert "redis  redis://r:1/0 · up, p95 0.3 ms\n" in out
         assert "central  redis://c:1/0 · refused" in out
         link |= {"refused": 1234, "refusal": "out of memory"}
