@@ -41,6 +41,10 @@ def _redis_url(url: str) -> str:
     named = parts.path if parts.scheme == "unix" else parts.hostname
     if parts.scheme not in ("redis", "rediss", "unix") or not named:
         raise ValueError(f"{without_secrets(url)!r} should be {_FORMS}")
+    database = parts.path.strip("/")
+    if parts.scheme != "unix" and database and not database.isdecimal():
+        told = f"{database!r} is no number of a database"  # redis-py would take database 0
+        raise ValueError(f"{without_secrets(url)!r} should be {_FORMS}; {told}")
     return url
 
 

@@ -263,7 +263,16 @@ def test_an_error_crosses_processes(write):
 
 
 @pytest.mark.parametrize(
-    "url", ["http://h", "redis://", "redis://h:port", "unix://", "memory://x", "redis:/:pw@h"]
+    "url",
+    [
+        "http://h",
+        "redis://",
+        "redis://h:port",
+        "unix://",
+        "memory://x",
+        "redis:/:pw@h",
+        "redis://h/cache",
+    ],
 )
 def test_a_cache_is_memory_or_redis(refusal, url):
     (line,) = refusal(f"cache: {{url: '{url}'}}")
