@@ -85,7 +85,8 @@ class _Worker:
         try:
             database = self._opened()
         except (sqlite3.Error, OSError) as error:
-            self._refuse(f"durable tasks are not available: {error}")
+            why = f"no durable tasks until the cause is mended and the box restarted: {error}"
+            self._refuse(why)
             return
         work = self._work(database)
         while batch := self._take():
@@ -197,7 +198,7 @@ class Store:
             raise
 
     def _cannot(self, error: Exception) -> None:
-        self.problem = f"{self._folder}: {error}"
+        self.problem = f"{self._folder}: {error}; mend that and restart the box"
         log.error("no durable tasks", folder=str(self._folder), error=str(error))
 
 

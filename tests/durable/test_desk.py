@@ -384,9 +384,11 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
         answer = await counter.submit("t")
         assert answer["code"] == "unavailable"
         assert answer["detail"] == {"durable": False}
+        assert "mended and the box restarted" in str(answer)
         problem = counter.desk.status()["problem"]
         assert problem is not None
         assert "tasks" in problem
+        assert problem.endswith("mend that and restart the box")
         await counter.close()
 
     with structlog.testing.capture_logs() as logs:
@@ -537,7 +539,7 @@ def test_a_disk_that_damages_each_new_store_is_told_to_who_asks(
         counter = Counter(tmp_path)
         assert (await counter.submit("t"))["code"] == "unavailable"
         problem = counter.desk.status()["problem"]
-        assert problem == f"{tmp_path}: *** in database main ***"
+        assert problem == f"{tmp_path}: *** in database main ***; mend that and restart the box"
         await counter.close()
 
     monkeypatch.setattr(Database, "_prepare", damages)
