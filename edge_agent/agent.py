@@ -18,10 +18,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from edge_agent import contention
-from edge_agent.checking import Mistaken, Unusable, check_named
+from edge_agent.checking import check_named
 from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
-from edge_agent.errors import AgentError, WrongSettings, cause_of
+from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.listening import check_free, remove_stale
 from edge_agent.readiness import Readiness
@@ -219,12 +219,7 @@ def _read_again(config: Config, file: Path | None) -> list[Path]:
 def _check(
     config: Config, file: Path | None, devices: tuple[DeviceConfig, ...], hardware: Hardware
 ) -> None:
-    try:
-        check_named(config, file)
-    except Mistaken as error:
-        raise WrongSettings(str(error)) from None
-    except Unusable as error:
-        raise AgentError(str(error)) from None
+    check_named(config, file)
     if not config.models.is_dir():
         raise AgentError(
             f"the model repository {config.models} is not a folder; name one with --models or "

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from edge_agent.errors import AgentError
 from edge_agent.worker_arguments import device_spec
 from scheduler.config.box import Config
 from scheduler.config.problems import ConfigError, problem_at
-from scheduler.errors import LaxityError
 from scheduler.ingress.certificates import server_context
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access, read_token
@@ -17,14 +17,16 @@ from workers.runtimes.base import DeviceError
 from workers.usable_runtimes import check_settings
 
 
-class Unusable(LaxityError):
+class Unusable(AgentError):
     """Something that a configuration names can't be used; the message has a line per problem."""
 
     code = "invalid_config"
 
 
 class Mistaken(Unusable):
-    """The configuration itself has a mistake, not only a file of tokens or certificates."""
+    """The configuration itself has a mistake, not only a file of tokens: no restart mends it."""
+
+    exit_status = 2
 
 
 def check_named(

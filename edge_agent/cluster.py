@@ -19,12 +19,16 @@ from edge_agent.errors import AgentError
 from edge_agent.rebirth import end_started
 from edge_agent.terminal import SIGNALS, signals_held
 from scheduler.address import LONGEST_SOCKET_PATH
+from workers.runtimes.base import one_line
 
 _SHUTDOWN_S = 8.0
 
 _STARTS = 3
 """How often Ray is started at most. It gives its node manager's helpers 15 s, and all of it 30 s,
 which is too little on a small machine where everything else starts at the same time."""
+
+_LONGEST = 2_000
+"""The most characters that are shown of what Ray says about a start."""
 
 _PARTS = frozenset(("gcs_server", "raylet"))
 """The processes without which a cluster can't go on."""
@@ -70,9 +74,10 @@ class Cluster:
                 self._start(cores, object_store_bytes)
                 break
             except Exception as error:
+                told = one_line(error, _LONGEST)
                 if not starts_left:  # of any kind, plain `Exception` on a busy machine
-                    raise AgentError(f"Ray can't be started: {_in_a_line(error)}") from error
-                _log.warning("Ray did not start and is started again: %s", _in_a_line(error))
+                    raise AgentError(f"Ray can't be started: {told}") from error
+                _log.warning("Ray did not start and is started again: %s", told)
         _end_needless()
 
     def _start(self, cores: int, object_store_bytes: int) -> None:
@@ -126,10 +131,6 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         end_started(self._folder)
-
-
-def _in_a_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _check_path(folder: Path) -> None:

@@ -13,12 +13,6 @@ class AgentError(LaxityError):
     exit_status: ClassVar[int] = 1
 
 
-class WrongSettings(AgentError):
-    """The configuration has a mistake, which no restart mends."""
-
-    exit_status = 2
-
-
 def cause_of(error: Exception) -> str:
     """The line of Ray's report about an actor that says what went wrong."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
