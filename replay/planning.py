@@ -13,7 +13,7 @@ from replay.fleet.model import Fleet
 from replay.fleet.sources import JOURNAL, load_fleet
 from replay.observed import observed_fleet
 from replay.readers import FORMATS, format_of, open_trace
-from replay.readers.timing import LATEST_S
+from replay.readers.timing import LATEST_S, is_slice
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
 from replay.sources import JournalSource, WorkloadSource, load_of
 from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
@@ -280,7 +280,7 @@ def _slice(text: str | None) -> tuple[float, float | None]:
         found = float(start or 0), float(end) if end else None
     except ValueError:
         raise AskError(f"--slice is FROM:TO in seconds, such as 60:120, not {text!r}") from None
-    if not 0 <= found[0] < (LATEST_S if found[1] is None else found[1]) <= LATEST_S:
+    if not is_slice(*found):
         wanted = f"FROM:TO in seconds with 0 <= FROM < TO <= {LATEST_S:g}, or FROM: up to the end"
         raise AskError(f"--slice is {wanted}, such as 60:, not {text!r}")
     return found

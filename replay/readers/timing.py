@@ -109,6 +109,11 @@ def within_reach(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceE
         yield entry
 
 
+def is_slice(start_s: float, end_s: float | None) -> bool:
+    """Whether a slice is from a second to a later one, or to the end if that is None."""
+    return 0 <= start_s < (LATEST_S if end_s is None else end_s) <= LATEST_S
+
+
 def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) -> None:
     """Refuses options that `retimed` can't handle.
 
@@ -120,8 +125,7 @@ def check(slice_s: tuple[float, float | None], rate_scale: float, speed: float) 
     if not 0 < rate_scale <= MOST_COPIES:
         most = f"at most {MOST_COPIES:,}"
         raise ValueError(f"rate_scale is a number above 0 and {most}, not {rate_scale!r}")
-    start_s, end_s = slice_s
-    if not 0 <= start_s < (LATEST_S if end_s is None else end_s) <= LATEST_S:
+    if not is_slice(*slice_s):
         raise ValueError(f"a slice is from a second to a later one, not {slice_s!r}")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.readers import FORMATS
-from replay.readers.timing import LATEST_S
+from replay.readers.timing import LATEST_S, is_slice
 from replay.workloads.clients import ClientStream
 from replay.workloads.errors import WorkloadError
 from replay.workloads.keys import Keys, is_number, nearest
@@ -189,7 +189,7 @@ def _slice(keys: Keys) -> tuple[float, float | None]:
     start_s, end_s = value
     if not (end_s is None or is_number(end_s)):
         raise keys.wrong("slice", wanted)
-    if not 0 <= start_s < (LATEST_S if end_s is None else end_s) <= LATEST_S:
+    if not is_slice(start_s, end_s):
         raise keys.wrong("slice", wanted)
     return float(start_s), None if end_s is None else float(end_s)
 
