@@ -214,9 +214,8 @@ def _cache(cache: Answer) -> Text:
     facts += [f"{count:,} {name}" for name, count in hits.items() if count]
     facts += [f"{cache['misses']:,} misses", f"{cache['stale']:,} stale"]
     facts += [f"{count:,} skipped for {why}" for why, count in skipped.items() if count]
-    for name, what in (("invalid", "invalid"), ("gave_up", "not waited for")):
-        if count := cache.get(name):
-            facts.append(f"{count:,} {what}")
+    vain = {"invalid": cache.get("invalid"), "not waited for": cache.get("gave_up")}
+    facts += [f"{count:,} {name}" for name, count in vain.items() if count]
     facts.append(f"{cache['entries']:,} kept in {cache['bytes'] / 1e6:.1f} MB")
     line.append("  " + " · ".join(facts), style="not bold")
     for name in ("redis", "central"):

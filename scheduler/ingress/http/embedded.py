@@ -11,6 +11,7 @@ from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import Caller, HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_refusal
+from scheduler.ingress.http.reading import declared_size
 from scheduler.ingress.http.routes import Routes
 from scheduler.ingress.oip.outcomes import TooLarge, TooSlow, refusal_of
 from scheduler.ingress.oip.service import Service
@@ -86,14 +87,13 @@ class EmbeddedDoor:
         self, tenant: Tenant, headers: Mapping[str, str], body: AsyncIterator[bytes]
     ) -> memoryview:
         """Reads a body in the time that its size allows; its bytes are counted as held."""
-        length = headers.get("content-length", "")
-        declared = int(length) if length.isdecimal() and len(length) < 19 else 0
         most = self._door.limits.body_bytes
+        declared = min(declared_size(headers), most)
         parts: list[bytes] = []
         held, began_s = 0, time.monotonic()
         try:
             while True:
-                allowed_s = self._door.limits.patience_s(max(min(declared, most), held))
+                allowed_s = self._door.limits.patience_s(max(declared, held))
                 left_s = began_s + allowed_s - time.monotonic()
                 try:
                     part = await asyncio.wait_for(anext(body, None), left_s)

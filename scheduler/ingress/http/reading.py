@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,12 @@ _IN_PLACE_BYTES = 64 * 1024
 
 _MOST_HEADERS = 100
 _EMPTY = memoryview(b"")
+
+
+def declared_size(headers: Mapping[str, str]) -> int:
+    """The size of the body that the headers declare; 0 if they declare none."""
+    length = headers.get("content-length", "")
+    return int(length) if length.isdecimal() and len(length) < 19 else 0
 
 
 class Incoming:
@@ -96,8 +103,7 @@ class Incoming:
         self._method = parser.get_method().decode("latin-1")
         self._keep_alive = parser.should_keep_alive() and not self._door.closing
         headers = self._headers
-        length = headers.get("content-length", "0")
-        self.declared = int(length) if length.isdecimal() and len(length) < 19 else 0
+        self.declared = declared_size(headers)
         try:
             self._tenant = self._door.admit(self.caller, headers)
             self._door.seat(self._connection, self._tenant)
