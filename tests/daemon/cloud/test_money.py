@@ -6,6 +6,8 @@ import asyncio
 import json
 import re
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,8 @@ from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.daemon.cloud.till import AGAIN_NS, Till
 from scheduler.daemon.ways.purse import Purse
-from tests.daemon.cloud.boxes import CARD, box_of, numbers
-from tests.daemon.cloud.far_server import Behaviour, far_server
+from tests.daemon.cloud.boxes import CARD, Box, box_of, numbers
+from tests.daemon.cloud.far_server import Behaviour, FarServer, far_server
 
 SLOW = replace(CARD, name="slow")
 MS = 1_000_000
@@ -166,6 +168,16 @@ def test_what_is_too_dear_for_any_budget_is_tried_again_after_a_while(tmp_path: 
     assert till.too_dear == ()
 
 
+@asynccontextmanager
+async def priced_box(folder: Path, **money: float) -> AsyncIterator[tuple[FarServer, Box]]:
+    """A server whose latency is known, and a box that pays for it."""
+    async with far_server() as far:
+        remember(folder, far.url, double={1: 5})
+        async with box_of(far.url, folder, **money) as box:
+            await box.until(lambda: box.is_up)
+            yield far, box
+
+
 async def fails(request: Any, context: Any) -> Any:
     await context.abort(grpc.StatusCode.INTERNAL, "out of memory")
 
@@ -179,14 +191,10 @@ def test_a_batch_that_failed_costs_the_time_until_it_did(tmp_path: Path, behavio
     """It was over with the answer, and not at the deadline."""
 
     async def run() -> None:
-        async with far_server() as far:
-            remember(tmp_path, far.url, double={1: 5})
-            money = {"cost_per_s": 1.0, "budget_per_day": 100.0}
-            async with box_of(far.url, tmp_path, **money) as box:
-                await box.until(lambda: box.is_up)
-                far.behaviour = behaviour
-                assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
-                assert 0 < box.link.describe()["spending"]["spent"] < 20
+        async with priced_box(tmp_path, cost_per_s=1.0, budget_per_day=100.0) as (far, box):
+            far.behaviour = behaviour
+            assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
+            assert 0 < box.link.describe()["spending"]["spent"] < 20
 
     asyncio.run(run())
 
@@ -195,15 +203,11 @@ def test_a_batch_that_never_went_is_told_and_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     async def run() -> None:
-        async with far_server() as far:
-            remember(tmp_path, far.url, double={1: 5})
-            money = {"cost_per_request": 1.0, "budget_per_day": 1.0}
-            async with box_of(far.url, tmp_path, **money) as box:
-                await box.until(lambda: box.is_up)
-                monkeypatch.setattr(Standing, "tell", broken)  # as it tells that all is spent
-                answer = await box.ask(deadline_ms=20_000)
-                assert (answer.outcome, far.asked) == (Outcome.FAILED, [])
-                assert box.link.describe()["spending"]["spent"] == 0
+        async with priced_box(tmp_path, cost_per_request=1.0, budget_per_day=1.0) as (far, box):
+            monkeypatch.setattr(Standing, "tell", broken)  # as it tells that all is spent
+            answer = await box.ask(deadline_ms=20_000)
+            assert (answer.outcome, far.asked) == (Outcome.FAILED, [])
+            assert box.link.describe()["spending"]["spent"] == 0
 
     def broken(standing: Standing) -> None:
         raise RuntimeError("no")
@@ -221,34 +225,26 @@ def test_a_batch_that_is_taken_back_before_it_goes_costs_nothing(
             shrinking.set()
             await asyncio.Event().wait()
 
-        async with far_server() as far:
-            remember(tmp_path, far.url, double={1: 5})
-            money = {"cost_per_request": 1.0, "budget_per_day": 10.0}
-            async with box_of(far.url, tmp_path, **money) as box:
-                await box.until(lambda: box.is_up)
-                monkeypatch.setattr(SentBatch, "shrink", shrink)
-                request_id, future = box.post(deadline_ms=20_000)
-                await shrinking.wait()
-                assert box.link.describe()["spending"]["spent"] == 1
-                box.driver.cancel(request_id)
-                assert (await future).outcome is Outcome.CANCELLED
-                await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
-                assert far.asked == []
+        async with priced_box(tmp_path, cost_per_request=1.0, budget_per_day=10.0) as (far, box):
+            monkeypatch.setattr(SentBatch, "shrink", shrink)
+            request_id, future = box.post(deadline_ms=20_000)
+            await shrinking.wait()
+            assert box.link.describe()["spending"]["spent"] == 1
+            box.driver.cancel(request_id)
+            assert (await future).outcome is Outcome.CANCELLED
+            await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
+            assert far.asked == []
 
     asyncio.run(run())
 
 
 def test_a_batch_that_is_too_late_before_it_goes_is_not_sent_and_costs_nothing(tmp_path: Path):
     async def run() -> None:
-        async with far_server() as far:
-            remember(tmp_path, far.url, double={1: 5})
-            money = {"cost_per_request": 1.0, "budget_per_day": 1.0}
-            async with box_of(far.url, tmp_path, **money) as box:
-                await box.until(lambda: box.is_up)
-                _, future = box.post(deadline_ms=300)
-                time.sleep(0.4)  # this process is held up
-                assert (await future).outcome is Outcome.EXPIRED
-                await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
-                assert far.asked == []
+        async with priced_box(tmp_path, cost_per_request=1.0, budget_per_day=1.0) as (far, box):
+            _, future = box.post(deadline_ms=300)
+            time.sleep(0.4)  # this process is held up
+            assert (await future).outcome is Outcome.EXPIRED
+            await box.until(lambda: box.link.describe()["spending"]["spent"] == 0, 2)
+            assert far.asked == []
 
     asyncio.run(run())
