@@ -68,6 +68,7 @@ class Admission:
         self._least_ns = 0.0
         self._outlook = outlook
         self._seen: tuple[View, int, int] | None = None
+        self._epoch = -1
         self._paces: dict[RequestClass, Pace] = {}
         self._queues: list[ClassQueue] = []
         self._lanes: list[tuple[ClassQueue, Pace]] = []
@@ -79,11 +80,8 @@ class Admission:
         view = self._outlook.view
         seen = self._seen
         if seen is None or seen[0] is not view:
-            self._paces.clear()
             self._refused.clear()
             self.caution = Caution()
-        elif seen[1] != self._outlook.epoch:
-            self._paces.clear()
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
             self._paces = dict(current if len(current) < _KINDS else ())
@@ -103,7 +101,10 @@ class Admission:
         self._least_ns = min([pace.cost_ns for _, pace in lanes], default=0.0)
 
     def pace(self, kind: RequestClass) -> Pace:
-        """The pace at which a class's work is done."""
+        """The pace at which a class's work is done, on the targets that there are now."""
+        if self._epoch != self._outlook.epoch:
+            self._epoch = self._outlook.epoch
+            self._paces.clear()
         pace = self._paces.get(kind)
         if pace is None:
             pace = self._paces[kind] = Pace(self._outlook.bids(kind))

@@ -14,7 +14,7 @@ from scheduler.core.events import BatchDone, Submitted, TargetDown, TargetUp, Wo
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
-from tests.core.world import MS, of, offer, outcomes, request, submit, target
+from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 
 SPECS = (
     target("cpu:0", offer("a", spread=0.2), offer("b", base_ms=0, item_ms=3, spread=0.1), slots=1),
@@ -218,6 +218,16 @@ def test_a_batch_with_room_for_what_was_refused_makes_it_bolder():
     assert 4 < refused < 12
     scheduler.handle(BatchDone(1), 7 * MS)
     assert caution(policy) <= MISSED
+
+
+def test_a_target_that_comes_counts_before_anything_else_does():
+    """A price of its time was asked for: the default ended with a KeyError, and was replaced."""
+    core = Scheduler(policy := Goodput())
+    core.handle(TargetUp(target("cpu:0", slots=1)), 0)
+    for number in (1, 2):  # the other one waits
+        core.handle(Submitted((request(number, 100),)), 0)
+    core.handle(TargetUp(target("gpu:0", slots=1)), 1 * MS)
+    assert set(policy.admission.pace(M).parts()) == {"cpu:0", "gpu:0"}
 
 
 @pytest.mark.no_cover
