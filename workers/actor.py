@@ -8,8 +8,9 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,6 @@ from workers.link import LinkServer, offer_header
 from workers.model import Model
 from workers.profiling import Effort
 from workers.repository import RepositoryError
-from workers.residency import Key
 from workers.runtimes.base import DeviceError, DeviceSpec
 from workers.runtimes.emulated import link_of
 from workers.runtimes.emulated_link import EmulatedLink
@@ -63,10 +63,12 @@ class WorkerProcess:
             self._host = DeviceHost(spec, models, state_dir, max_batch, effort)
         link = link_of(spec)
         own_path = link_path if link is None else link_path.with_suffix(".far")
-        self._due: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._changed = threading.Event()
-        self._prepare_anew()
-        self._link = LinkServer(own_path, self._host, lambda *key: self._due.put(key))
+        self._due: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._queued: set[Callable[[], None]] = set()
+        self._queue(self._prepare)
+        self._link = LinkServer(
+            own_path, self._host, lambda *key: self._due.put(partial(self._measure_again, *key))
+        )
         if link is not None:
             self._link.say("way", {"t": "way", "transfer_ns": link.transfer_ns})
             self._start("link", EmulatedLink(link, link_path, own_path).serve_forever)
@@ -102,36 +104,46 @@ class WorkerProcess:
         self._say_telemetry()
 
     def _prepare_when_due(self) -> None:
-        """Prepares all variants whenever that is due, and measures single ones again on request."""
+        """Prepares variants whenever that is due, and measures single ones again on request."""
         while True:
-            key = self._due.get()
-            if key is None:
-                self._changed.clear()
-                self._prepare()
-            elif (offer := self._host.measure_again(*key)) is not None:
-                self._say_offer(offer)
+            work = self._due.get()
+            self._queued.discard(work)
+            work()
 
-    def _prepare_anew(self) -> None:
-        """Queues one full preparation, unless one is queued and has not begun."""
-        if not self._changed.is_set():
-            self._changed.set()
-            self._due.put(None)
+    def _queue(self, work: Callable[[], None]) -> None:
+        """Queues work, unless it is queued and has not begun."""
+        if work not in self._queued:
+            self._queued.add(work)
+            self._due.put(work)
 
     def _prepare(self) -> None:
-        for offer in self._host.prepare(self._say_progress):
+        self._offer_all(self._host.prepare(self._say_progress))
+        self._prepared.set()
+
+    def _prepare_additions(self) -> None:
+        self._offer_all(self._host.prepare_additions(self._say_progress))
+
+    def _measure_again(self, model: str, variant: str) -> None:
+        offer = self._host.measure_again(model, variant)
+        if offer is not None:
+            self._say_offer(offer)
+
+    def _offer_all(self, offers: Iterable[Offer]) -> None:
+        for offer in offers:
             self._say_offer(offer)
             self._say_catalog()
         self._say_catalog()
         self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
-        self._prepared.set()
 
     def _watch(self) -> None:
-        """Sends telemetry, and queues a new preparation when the device's state changes."""
+        """Sends telemetry, and queues a preparation if the device or the repository has changed."""
         told = len(self._host.problems)
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
-                self._prepare_anew()
+                self._queue(self._prepare)
+            if self._host.has_additions():
+                self._queue(self._prepare_additions)
             if self._prepared.is_set():
                 self._host.give_back()
             if len(self._host.problems) != told:  # such as a model that could not be reloaded

@@ -15,6 +15,7 @@ from pathlib import Path
 import xxhash
 
 from scheduler.files import replace_file
+from workers.model_files import Looks, looks_of
 
 _MANIFEST = "sealed.json"
 _KEY_BYTES = 32
@@ -37,7 +38,7 @@ class CompiledCache:
         self._used: set[str] = set()
         # By folder, the names, sizes and times of its files when their digests last matched:
         # hashing an engine of a gigabyte takes a second.
-        self._sound: dict[Path, list[tuple[str, int, int]]] = {}
+        self._sound: dict[Path, Looks] = {}
 
     def folder(self, label: str, of: Mapping[str, str]) -> Path:
         """The folder for models compiled under these conditions, created if absent.
@@ -59,7 +60,7 @@ class CompiledCache:
         Returns:
             What was wrong, or None.
         """
-        looks = _looks(folder)
+        looks = looks_of(folder)
         if self._sound.get(folder) == looks:
             return None
         files = [path for path in _files(folder) if path.name != _MANIFEST]
@@ -84,7 +85,7 @@ class CompiledCache:
         if not digests:
             return
         replace_file(folder / _MANIFEST, json.dumps(digests, indent=1))
-        self._sound[folder] = _looks(folder)
+        self._sound[folder] = looks_of(folder)
 
     def remove_unused(self, label: str) -> None:
         """Remove a label's folders that `folder` has not returned since the start."""
@@ -144,12 +145,6 @@ def _read_manifest(path: Path) -> dict[str, str] | None:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def _looks(folder: Path) -> list[tuple[str, int, int]]:
-    """Names, sizes and modification times of a folder's files."""
-    stats = [(str(path), path.stat()) for path in _files(folder)]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def _clear(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from scheduler.core.offers import Offer
+from workers.additions import Additions
 from workers.batches import Item
 from workers.choice import Choice, RuntimeProblem
 from workers.compiled_cache import CompiledCache
@@ -115,6 +116,7 @@ class DeviceHost:
         self._limits = limit_process(spec, system_root)
         expose_gpu(spec)
         self._runtimes, self.problems = usable_runtimes(spec)
+        self._additions = Additions(repository_root)
         self.repository = load_repository(repository_root)
         self._watch = DeviceWatch(probe_for(spec, system_root))
         self._stuck = StuckWatch(spec.limits.stuck_after_s)
@@ -128,11 +130,11 @@ class DeviceHost:
         self._offers: dict[Key, Offer] = {}
         self._residency = Residency(spec.limits.model_bytes, self._say_moved)
         self._again = MeasuringAgain(
-            self.repository, self._residency, self._lock, self._running, effort
+            self._samples, self._residency, self._lock, self._running, effort
         )
         self._spare = SpareMemory(
             self._residency,
-            self.repository.models,
+            self._samples,
             self._lock,
             self._running,
             lambda: self._again.idle_s,
@@ -149,7 +151,19 @@ class DeviceHost:
         self._prepared_in = self._watch.state
         # Problems of models are found again; those of the whole device are kept, without repeats.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
-        work = [(m, v) for m in self.repository.models.values() for v in m.variants]
+        yield from self._prepare(self.repository.models.values(), progress)
+        self._cache.remove_unused(self.spec.id.replace(":", "-"))
+
+    def prepare_additions(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
+        """Prepare the models that were added to the repository, in the same way."""
+        self._pin_thread()
+        known = self.repository
+        self.repository = self._additions.read(known)
+        added = [m for name, m in self.repository.models.items() if name not in known.models]
+        yield from self._prepare(added, progress)
+
+    def _prepare(self, models: Iterable[Model], progress: Progress) -> Iterator[Offer]:
+        work = [(model, variant) for model in models for variant in model.variants]
         steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
         total, done = sum(steps), 0
         late: list[tuple[Model, Variant, Runtime]] = []
@@ -170,7 +184,6 @@ class DeviceHost:
                 yield self._serve(model, variant, better)
             done += 1
             progress(done, total, f"{model.name}/{variant.name}: {runtime.name}")
-        self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def measured(self) -> Iterator[Measured]:
         """The stored profiles of each runtime with each variant, in the device's current state."""
@@ -220,6 +233,10 @@ class DeviceHost:
         """Read the device's state, and return whether it changed so that `prepare` is due."""
         return self._watch.look() and self._trials.look_at_device()
 
+    def has_additions(self) -> bool:
+        """Look at the repository, and return whether `prepare_additions` is due."""
+        return self._additions.look(self.repository.models.keys())
+
     def give_back(self) -> None:
         """While the device idles, free memory that only a batch of long ago needed."""
         self._spare.look()
@@ -259,6 +276,9 @@ class DeviceHost:
             finally:
                 self._again.served()
 
+    def _samples(self, key: Key, count: int) -> list[Item]:
+        return sample_items(self.repository.models[key[0]], count)
+
     def _running(self, key: Key, count: int) -> AbstractContextManager[None]:
         return self._stuck.running(key, count, self._offers[key].latency_ns)
 
@@ -277,7 +297,7 @@ class DeviceHost:
     def _exercise(self, seconds: float) -> dict[Key, list[int]]:
         """Run single items of every variant in memory, in turn, until the time is up."""
         times: dict[Key, list[int]] = {}
-        samples = {key: sample_items(self.repository.models[key[0]], 1) for key in self._offers}
+        samples = {key: self._samples(key, 1) for key in self._offers}
         end_ns = time.monotonic_ns() + int(seconds * 1e9)
         while samples and time.monotonic_ns() < end_ns:
             for key, items in samples.items():

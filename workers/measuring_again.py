@@ -11,9 +11,7 @@ from math import ceil
 from workers.batches import Item
 from workers.judging import SAMPLES
 from workers.profiling import Effort, Ladder, measure_ladder
-from workers.repository import Repository
 from workers.residency import Key, Residency
-from workers.sampling import sample_items
 
 _GAP_S = 0.001
 """Pause before each measuring run, so that waiting requests get the device."""
@@ -32,7 +30,7 @@ class MeasuringAgain:
     """Measures variants of one device again.
 
     Args:
-        repository: The models.
+        samples: Makes inputs for a variant: the given number of items.
         residency: The variants in memory, and their runners.
         lock: Held while something runs.
         running: Given a variant and a number of items, makes the context in which they run.
@@ -41,14 +39,14 @@ class MeasuringAgain:
 
     def __init__(
         self,
-        repository: Repository,
+        samples: Callable[[Key, int], list[Item]],
         residency: Residency,
         lock: threading.RLock,
         running: Callable[[Key, int], AbstractContextManager[None]],
         effort: Effort | None,
     ) -> None:
         """Start as idle."""
-        self._models = repository.models
+        self._samples = samples
         self._residency = residency
         self._lock = lock
         self._running = running
@@ -89,7 +87,7 @@ class MeasuringAgain:
             Exception: The runtime's library failed.
         """
         known_ns, slowest_ns = _nearly_all(known[1]), 0
-        items = sample_items(self._models[key[0]], 1)
+        items = self._samples(key, 1)
         self._timed(key, items)
         for _ in range(_GLIMPSES):
             slowest_ns = max(slowest_ns, self._timed(key, items))
@@ -102,7 +100,7 @@ class MeasuringAgain:
 
     def _measure(self, key: Key, max_batch: int) -> Ladder:
         """Measure latencies without counting the requests' batches that run in between."""
-        samples = sample_items(self._models[key[0]], SAMPLES)
+        samples = self._samples(key, SAMPLES)
         taken_ns = 0
 
         def run_batch(size: int) -> None:

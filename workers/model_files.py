@@ -10,6 +10,9 @@ from typing import BinaryIO, NamedTuple
 
 import xxhash
 
+Looks = tuple[tuple[str, int, int], ...]
+"""The names, sizes and modification times of files."""
+
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _CHUNK_BYTES = 1 << 20
 _LENGTH_DELIMITED = 2
@@ -81,6 +84,17 @@ def weight_files(path: Path) -> list[Path]:
     beside = {part for part in path.parent.glob(f"{escape(path.name)}*") if part.is_file()}
     named = {part for part in _named_weights(path) if part.is_file()}
     return [*sorted(beside), *sorted(named - beside)]
+
+
+def looks_of(path: Path) -> Looks:
+    """How a file looks, or every file in a folder, without reading them.
+
+    Raises:
+        OSError: One of them can't be looked at, or has gone meanwhile.
+    """
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    stats = [(str(file), file.stat()) for file in files]
+    return tuple([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 
 
 def files_digest(path: Path) -> str:

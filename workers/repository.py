@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -74,32 +74,38 @@ class _Candidate:
     signature: Signature
 
 
-def load_repository(root: Path) -> Repository:
+def load_repository(root: Path, only: Container[str] | None = None) -> Repository:
     """Read every model below a folder.
 
     A model is a folder with a `model.yaml`, or one in Triton's layout
     (`<model>/<version>/model.onnx`), whose highest version is used. What cannot be used becomes a
     `Problem`, and the rest is loaded. Symbolic links are followed.
 
+    Args:
+        root: The folder.
+        only: The names of the entries to read; None for all.
+
     Raises:
         RepositoryError: `root` is not a readable folder.
     """
     models: dict[str, Model] = {}
     problems: list[Problem] = []
-    for folder in _model_folders(root, problems):
+    for folder in _model_folders(root, only, problems):
         model = _attempt(folder, problems)
         if model is not None:
             models[model.name] = model
     return Repository(models, tuple(problems))
 
 
-def _model_folders(root: Path, problems: list[Problem]) -> Iterator[Path]:
+def _model_folders(
+    root: Path, only: Container[str] | None, problems: list[Problem]
+) -> Iterator[Path]:
     try:
         entries = sorted(root.iterdir())
     except OSError as error:
         raise RepositoryError(f"model repository {root}: {error.strerror or error}") from error
     for entry in entries:
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or (only is not None and entry.name not in only):
             continue
         try:
             is_folder = entry.is_dir()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from workers.batches import Item
 from workers.memory import resident_bytes
-from workers.model import Model
 from workers.residency import Key, Residency
-from workers.sampling import sample_items
 
 SPARE_BYTES = 256_000_000
 """Less spare memory than this is kept, because allocating it again costs more than it is worth."""
@@ -23,7 +22,7 @@ class SpareMemory:
 
     Args:
         residency: The variants in memory, and their runners.
-        models: The models, by name.
+        samples: Makes inputs for a variant: the given number of items.
         lock: Held while something runs.
         running: Given a variant and a number of items, makes the context in which they run.
         idle_s: Returns how long the device has served nothing, in seconds.
@@ -33,7 +32,7 @@ class SpareMemory:
     def __init__(
         self,
         residency: Residency,
-        models: Mapping[str, Model],
+        samples: Callable[[Key, int], list[Item]],
         lock: threading.RLock,
         running: Callable[[Key, int], AbstractContextManager[None]],
         idle_s: Callable[[], float],
@@ -41,7 +40,7 @@ class SpareMemory:
     ) -> None:
         """Start without a known minimum."""
         self._residency = residency
-        self._models = models
+        self._samples = samples
         self._lock = lock
         self._running = running
         self._idle_s = idle_s
@@ -59,9 +58,8 @@ class SpareMemory:
                 return  # the device is busy again
             try:
                 if self._residency.is_loaded(key):
-                    items = sample_items(self._models[key[0]], 1)
                     with self._running(key, 1):
-                        self._residency.runner(key).give_back(items)
+                        self._residency.runner(key).give_back(self._samples(key, 1))
             finally:
                 self._lock.release()
         self._needed = self._resident()

@@ -57,8 +57,8 @@ def pull_model(
 ) -> None:
     """Copy a model from another box or a remote folder, verified by SHA-256.
 
-    It appears in the repository once it is complete, and replaces nothing. The agent reads its
-    repository when it starts.
+    It appears in the repository once it is complete, and replaces nothing. A running agent serves
+    it some seconds later.
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
         raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")

@@ -15,6 +15,7 @@ from workers.memory import resident_bytes
 from workers.residency import Residency, Resident
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec, RunError
+from workers.sampling import sample_items
 from workers.spare_memory import IDLE_S, SPARE_BYTES, SpareMemory
 
 KEY = ("relu", "1")
@@ -47,7 +48,11 @@ def test_a_device_that_idles_gives_back_what_a_large_batch_took(residency):
     model, residency = residency
     idle_s = IDLE_S
     spare = SpareMemory(
-        residency, {"relu": model}, threading.RLock(), lambda *_: nullcontext(), lambda: idle_s
+        residency,
+        lambda _key, count: sample_items(model, count),
+        threading.RLock(),
+        lambda *_: nullcontext(),
+        lambda: idle_s,
     )
     run(residency, 1)
     spare.look()
@@ -75,7 +80,12 @@ def test_little_is_kept_and_giving_back_is_watched_like_a_batch(residency):
         ran.append("ended")
 
     spare = SpareMemory(
-        residency, {"relu": model}, threading.RLock(), running, lambda: IDLE_S, lambda: taken
+        residency,
+        lambda _key, count: sample_items(model, count),
+        threading.RLock(),
+        running,
+        lambda: IDLE_S,
+        lambda: taken,
     )
     residency.runner(KEY).give_back = lambda _items: ran.append("gave back")
     spare.look()
