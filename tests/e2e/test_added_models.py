@@ -47,6 +47,7 @@ def test_an_added_model_is_served_while_the_others_go_on(tmp_path: Path) -> None
             http = HTTPConnection(agent.address("http"), timeout=60)
             assert said(http, "GET", "/v2/models/second/ready")[0] == 200
             http.close()
+            eventually(lambda: any('"model added"' in line for line in agent.lines))
             eventually(lambda: client.models()["problems"])
             (problem,) = client.models()["problems"]
             assert problem["model"] == "astray"
