@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from edge_agent.errors import AgentError
 from scheduler.address import Address
 from scheduler.ingress.unix_door import is_answered
+from workers.link import listener_at
 
 _BACKLOG = 1024
 _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -52,9 +52,9 @@ def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
     Raises:
         AgentError: The address is not available.
     """
-    if address.path is not None:
-        return _bound_path(address.path) if listens else None, str(address)
     try:
+        if address.path is not None:
+            return listener_at(Path(address.path), _BACKLOG) if listens else None, str(address)
         made = _bound_any(_resolved(address), shared=not listens)
         if listens:
             made.listen(_BACKLOG)
@@ -69,10 +69,15 @@ def _check_path(address: Address, path: Path) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise _refusal(address, f"the folder can't be made: {error.strerror}") from None
-    if path.exists() and not path.is_socket():  # a stale socket is deleted later
-        raise _refusal(address, f"{path} exists and is not a socket")
-    if is_answered(str(path)):
-        raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+    try:
+        if path.exists() and not path.is_socket():
+            raise _refusal(address, f"{path} exists and is not a socket")
+        if is_answered(str(path)):
+            raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+        listener_at(path).close()  # no other check tells whether this folder takes sockets
+        path.unlink()
+    except OSError as error:
+        raise _refusal(address, error.strerror or str(error)) from None
 
 
 def _check_port(address: Address) -> None:
@@ -117,16 +122,6 @@ def _bound(family: int, where: Any, shared: bool) -> socket.socket:
     except BaseException:
         made.close()
         raise
-    return made
-
-
-def _bound_path(path: str) -> socket.socket:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(path)
-    os.chmod(path, 0o600)
-    made.listen(_BACKLOG)
     return made
 
 

@@ -19,7 +19,6 @@ which all processes of a box share.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
@@ -139,14 +138,21 @@ def ignore_measure(model: str, variant: str) -> None:
     """A `Measure` for hosts that measure nothing."""
 
 
-def listener_at(path: Path) -> socket.socket:
-    """A unix socket that listens for a scheduler of this user; a stale file is replaced."""
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+def listener_at(path: Path, backlog: int = 1) -> socket.socket:
+    """A unix socket that listens for processes of this user; a stale file is replaced.
+
+    Raises:
+        OSError: The path can't be bound.
+    """
+    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
-    os.chmod(path, 0o600)
-    listener.listen(1)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
     return listener
 
 

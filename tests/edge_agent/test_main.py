@@ -55,6 +55,13 @@ def test_a_socket_where_no_folder_can_be_is_told(write, tmp_path):
 
 
 @pytest.mark.parametrize("door", ["native", "http", "grpc"])
+def test_a_folder_that_takes_no_sockets_is_told_before_anything_starts(write, tmp_path, door):
+    places = {"native": f"unix://{tmp_path}/s", door: "unix:///proc/s"}
+    told = refusal(write(f"listen: {json.dumps(places)}"))
+    assert told == "can't listen on unix:///proc/s: No such file or directory"
+
+
+@pytest.mark.parametrize("door", ["native", "http", "grpc"])
 def test_a_port_that_somebody_has_is_told_before_anything_starts(write, tmp_path, door):
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as a gRPC server has it
