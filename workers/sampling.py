@@ -26,12 +26,18 @@ def sample_items(model: Model, count: int, seed: int = 0) -> list[dict[str, Arra
 
     Returns:
         Items without a batch dimension, different from each other.
+
+    Raises:
+        MemoryError: There is no room for them.
     """
     rng = np.random.default_rng(seed)
-    return [
-        {spec.name: _sample(rng, spec, _shape(model, spec)) for spec in model.signature.inputs}
-        for _ in range(count)
-    ]
+    try:
+        return [
+            {spec.name: _sample(rng, spec, _shape(model, spec)) for spec in model.signature.inputs}
+            for _ in range(count)
+        ]
+    except ValueError as error:  # how NumPy refuses what exceeds the address space
+        raise MemoryError(f"random items of this shape: {error}") from error
 
 
 def item_shapes(model: Model) -> Shapes:

@@ -650,16 +650,21 @@ def test_a_folder_that_cannot_be_used_is_a_problem_and_ends_nothing(start, add, 
     assert "the folder for its compiled models cannot be used: [Errno 20]" in problem.reason
 
 
-def test_an_item_too_big_for_memory_leaves_the_other_models(start, add):
-    add("huge", onnx_models.relu(width=10**14))
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [(10**14, "Unable to allocate"), (2**62, "array is too big")],
+    ids=["for memory", "for an address"],
+)
+def test_an_item_that_is_too_big_leaves_the_other_models(start, add, width, said):
+    add("huge", onnx_models.relu(width=width))
     add("relu", onnx_models.relu())
     host = start()
 
     assert [offer.model for offer in host.prepare()] == ["relu"]
     (problem,) = host.problems
     assert (problem.model, problem.runtime) == ("huge", "*")
-    assert "could not be tried: " in problem.reason
-    assert "Unable to allocate" in problem.reason
+    assert "could not be tried: MemoryError: " in problem.reason
+    assert said in problem.reason
 
 
 def test_a_device_can_be_kept_busy_and_timed(start, add):
