@@ -30,6 +30,7 @@ from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
+from workers.runtimes.emulated import check_models
 from workers.sampling import item_shapes, sample_items
 from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
@@ -104,7 +105,8 @@ class DeviceHost:
             system_root: Where `/proc` and `/sys` are found.
 
         Raises:
-            DeviceError: The device's runtimes or cores are not available.
+            DeviceError: The device's runtimes or cores are not available, or its options name a
+                model that the repository lacks.
             RepositoryError: The repository's folder cannot be read.
         """
         self.spec = spec
@@ -118,6 +120,7 @@ class DeviceHost:
         self._runtimes, self.problems = usable_runtimes(spec)
         self._additions = Additions(repository_root)
         self.repository = load_repository(repository_root)
+        check_models(spec, self.repository.names)
         self._watch = DeviceWatch(probe_for(spec, system_root))
         self._stuck = StuckWatch(spec.limits.stuck_after_s)
         self._prepared_in = self._watch.state

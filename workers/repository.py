@@ -67,6 +67,11 @@ class Repository:
     models: dict[str, Model]
     problems: tuple[Problem, ...]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all models, with those that can't be used, sorted."""
+        return sorted({*self.models, *(problem.model for problem in self.problems)})
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:

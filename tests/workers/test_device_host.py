@@ -539,6 +539,16 @@ def test_a_device_that_cannot_be_had_is_an_error(root, tmp_path, spec, said):
         pool.submit(start).result()
 
 
+def test_emulated_latencies_of_a_model_that_is_not_there_are_an_error(root, start, add):
+    add("relu", onnx_models.relu())
+    (root / "broken").mkdir()  # known, though nothing can run it
+    own = {"base_ms": 1.0}
+    host = start("emulated", base_ms=0.1, models={"relu": own, "broken": own})
+    assert [offer.model for offer in host.prepare()] == ["relu"]
+    with pytest.raises(DeviceError, match=r"no model is called 'rellu' .did you mean 'relu'"):
+        start("emulated", base_ms=0.1, models={"rellu": own})
+
+
 def test_each_thread_that_runs_is_pinned_to_the_devices_cores(root, tmp_path, add):
     add("relu", onnx_models.relu())
     core = min(os.sched_getaffinity(0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from scheduler.core.signature import STRING
 from workers.model import Model, Variant
+from workers.model_yaml import nearest
 from workers.runtimes.base import (
     Array,
     DeviceError,
@@ -76,6 +77,21 @@ class EmulatedOptions(LatencyProfile):
             raise DeviceError(
                 f"options of emulated device {device.id}: {reasons} (options are {known})"
             ) from error
+
+
+def check_models(device: DeviceSpec, known: Collection[str]) -> None:
+    """Refuse an emulated device with options for a model that is not in the repository.
+
+    Raises:
+        DeviceError: The message names the model and those that are known, or as in
+            `EmulatedOptions.of`.
+    """
+    if Emulated.name not in device.runtimes:
+        return
+    for name in EmulatedOptions.of(device).models:
+        if name not in known:
+            hint = nearest(name, known)
+            raise DeviceError(f"{device.id}: options.models: no model is called '{name}' ({hint})")
 
 
 def link_of(device: DeviceSpec) -> LinkProfile | None:
