@@ -85,7 +85,7 @@ class Agent:
         try:
             self._start(config_file, over, scheduler_cores(hardware))
         except BaseException:
-            self._clean_up()
+            self._clean_up(_started())
             raise
 
     def _start(
@@ -187,7 +187,7 @@ class Agent:
     def stop(self) -> None:
         """End every process at once."""
         self._stopping.set()
-        ended = {child.pid for child in psutil.Process().children(recursive=True)}
+        ended = _started()
         if self._doors is not None:
             self._doors.stop()
         for actor in (self.scheduler, *self.workers.values()):
@@ -201,13 +201,18 @@ class Agent:
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
             start_over(self._born_s, self._run_dir, self.config.listen.all)
 
-    def _clean_up(self, ended: Container[int] = ()) -> None:
+    def _clean_up(self, ended: Container[int]) -> None:
         self._stopping.set()
         self._cluster.stop()
         forgive(self.config.state_dir / ATTEMPTS, ended)
         remove_stale(self.config.listen.all)
         shutil.rmtree(self._run_dir, ignore_errors=True)
         os.close(self._lock)
+
+
+def _started() -> set[int]:
+    """The ids of the processes that this one has started, directly or not."""
+    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 def _read_again(config: Config, file: Path | None) -> list[Path]:

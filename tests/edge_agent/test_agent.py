@@ -1,0 +1,69 @@
+"""An agent without the rest of its box."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge_agent import agent
+from edge_agent.accelerators import Found
+from edge_agent.errors import AgentError
+from edge_agent.hardware import probe
+from scheduler.address import Address
+from scheduler.config.box import Config
+from scheduler.config.listen import ListenConfig
+from workers.crash_guard import ATTEMPTS, MAX_DEATHS, CrashGuard
+
+TRYING = """
+import sys
+from pathlib import Path
+from workers.crash_guard import CrashGuard
+with CrashGuard(Path(sys.argv[1])).watch("model"):
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    config = Config(
+        models=tmp_path / "models",
+        state_dir=tmp_path / "state",
+        listen=ListenConfig(native=(Address("unix", str(tmp_path / "s.sock")),)),
+    )
+    attempts = config.state_dir / ATTEMPTS
+    workers: list[subprocess.Popen[bytes]] = []
+
+    class Cluster:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def watch(self, *_: Any) -> None:
+            pass
+
+        def stop(self) -> None:
+            with workers.pop() as worker:
+                worker.kill()
+
+    def start(*_: Any) -> None:
+        command = [sys.executable, "-c", TRYING, str(attempts)]
+        worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        workers.append(worker)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        raise AgentError("a door did not open")
+
+    monkeypatch.setattr(agent, "Cluster", Cluster)
+    monkeypatch.setattr(agent, "mark_life", lambda _: None)
+    monkeypatch.setattr(agent.Agent, "_start", start)
+    hardware = probe(openvino=Found, nvidia=Found, cuda=tuple)
+    for _ in range(MAX_DEATHS):
+        with pytest.raises(AgentError, match="a door did not open"):
+            agent.Agent(config, None, {}, hardware)
+    assert CrashGuard(attempts).verdict("model") is None
