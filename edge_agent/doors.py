@@ -36,7 +36,8 @@ again."""
 
 @dataclass(slots=True)
 class _Door:
-    spec: Path
+    spec: DoorSpec
+    path: Path
     environment: dict[str, str]
     descriptors: tuple[int, ...]
     process: subprocess.Popen[str] | None = None
@@ -136,9 +137,9 @@ class Doors:
                 own,
             )
             path = run_dir / f"{kind}-{index}.json"
-            spec.write(path)
             environment = {**(_GRPC_MEMORY if kind == "grpc" else {}), **os.environ}
-            self._doors.append(_Door(path, environment, tuple(number for number, _ in inherited)))
+            descriptors = tuple(number for number, _ in inherited)
+            self._doors.append(_Door(spec, path, environment, descriptors))
 
     def _keep(self, door: _Door) -> None:
         delay_s = _FIRST_DELAY_S
@@ -153,13 +154,14 @@ class Doors:
                 return
             if time.monotonic() - started_s > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
-            print(f"{door.spec.stem} door {why}; it is restarted", file=sys.stderr)
+            print(f"{door.path.stem} door {why}; it is restarted", file=sys.stderr)
             self._stopping.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 
     def _run(self, door: _Door) -> None:
+        door.spec.write(door.path)  # anew: what cleans /tmp may have removed it
         process = subprocess.Popen(
-            [sys.executable, "-m", "scheduler.ingress.process", str(door.spec)],
+            [sys.executable, "-m", "scheduler.ingress.process", str(door.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,15 +5,26 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from edge_agent.doors import Doors
 from scheduler.config.box import Config
 from tests.waiting import PATIENCE_S
+
+
+def health(doors: Doors) -> int:
+    """The status of the only door's answer."""
+    (url,) = doors.addresses
+    http = HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
+    with closing(http):
+        http.request("GET", "/v2/health/live")
+        return http.getresponse().status
 
 
 def test_a_door_that_can_not_be_started_is_tried_again(
@@ -38,10 +49,20 @@ def test_a_door_that_can_not_be_started_is_tried_again(
         assert (
             "http-0 door could not be started (Cannot allocate memory)" in capsys.readouterr().err
         )
-        (url,) = doors.addresses
-        http = HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE_S)
-        http.request("GET", "/v2/health/live")
-        assert http.getresponse().status == 200
-        http.close()
+        assert health(doors) == 200
+    finally:
+        doors.stop()
+
+
+def test_a_door_comes_back_though_its_spec_was_cleaned_away(tmp_path: Path) -> None:
+    config = Config.model_validate({"listen": {"http": "127.0.0.1:0"}})
+    doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
+    try:
+        spec = tmp_path / "http-0.json"
+        spec.unlink()  # as what cleans /tmp does in time
+        process = next(p for p in psutil.Process().children() if str(spec) in p.cmdline())
+        process.kill()
+        process.wait()
+        assert health(doors) == 200
     finally:
         doors.stop()
