@@ -228,6 +228,19 @@ def test_a_build_that_fails_has_the_librarys_words(add, tmp_path):
         )
 
 
+def test_an_engine_without_room_for_its_scratch_space_leaves_nothing(
+    gpu, open_session, add, load, tmp_path, monkeypatch
+):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    open_session(model).close()
+    monkeypatch.setattr(trt_runtime, "_require_room", lambda *_: None)
+    gpu.memory_bytes = 0
+    with pytest.raises(CudaError, match="out of memory"):
+        TensorRt().load(model, model.variants[0], GPU, tmp_path)
+    assert gpu.streams == {}
+
+
 @pytest.fixture
 def fake_package(tmp_path, monkeypatch):
     """A package `tensorrt` for other processes."""

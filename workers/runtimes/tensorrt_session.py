@@ -107,7 +107,11 @@ class TensorRtSession:
         self._stream = cuda.create_stream()
         # Runs never overlap, so the lanes can share it.
         self._scratch_bytes = int(engine.engine.device_memory_size_v2)
-        self._scratch = cuda.allocate(max(self._scratch_bytes, 1))
+        try:
+            self._scratch = cuda.allocate(max(self._scratch_bytes, 1))
+        except CudaError:
+            cuda.destroy_stream(self._stream)
+            raise
         self._lanes: OrderedDict[Shapes, _Lane] = OrderedDict()
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
