@@ -44,6 +44,15 @@ def processes_of(run: str) -> list[psutil.Process]:
     return found
 
 
+def kill_all(run: str) -> None:
+    """Ends every process of a run."""
+    while alive := processes_of(run):  # Ray may have been starting one more
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive)
+
+
 def policy_that_waits(folder: Path) -> tuple[Path, Path, Path]:
     """The file of a policy, what is there once it is being loaded, and what it waits for then."""
     file, begun, go_on = folder / "long.py", folder / "begun", folder / "go_on"
@@ -179,11 +188,7 @@ class RunningAgent:
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
-        while alive := self.processes():  # Ray may have been starting one more
-            for process in alive:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(alive)
+        kill_all(self._run)
         self.process.wait()
         self._reader.join()
         assert self.process.stdout is not None

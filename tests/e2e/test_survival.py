@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -30,6 +31,7 @@ from scheduler.ingress.unix_door import is_answered
 from tests.e2e.running_agent import (
     ModelsNamed,
     RunningAgent,
+    kill_all,
     marked,
     policy_that_waits,
     processes_of,
@@ -61,6 +63,40 @@ def cmdline(process: psutil.Process) -> list[str]:
     with contextlib.suppress(psutil.Error):
         return process.cmdline()
     return []
+
+
+StartAgent = Callable[..., RunningAgent]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartAgent]:
+    """Starts an agent with a folder of models and settings; whichever still runs is ended."""
+    agents: list[RunningAgent] = []
+
+    def start_agent(models: Path, **settings: Any) -> RunningAgent:
+        agents.append(RunningAgent(tmp_path, models, **settings))
+        return agents[-1]
+
+    yield start_agent
+    for agent in agents:
+        agent.close()
+
+
+@contextlib.contextmanager
+def agent_process(config: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command as it starts, and its run; whatever is left of it is ended."""
+    run, command = uuid.uuid4().hex, [sys.executable, "-m", "edge_agent", "--config", str(config)]
+    with subprocess.Popen(
+        [*command, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=marked(run),
+        start_new_session=True,
+    ) as agent:
+        try:
+            yield agent, run
+        finally:
+            kill_all(run)
 
 
 class Load:
@@ -160,28 +196,28 @@ def test_a_scheduler_that_is_back_has_no_doors_before_its_workers_have_spoken(
 
 
 def test_what_is_submitted_while_the_box_starts_again_waits_until_its_model_is_loaded(
-    models: Path, tmp_path: Path
+    start: StartAgent, models: Path, tmp_path: Path
 ) -> None:
     own, names = tmp_path / "models", [f"relu{number}" for number in range(6)]
     for name in names:
         shutil.copytree(models / "relu", own / name)
-    agent = RunningAgent(tmp_path, own)
+    agent = start(own)
     with Client(agent.url) as client:
         agent.end()
         futures = [client.submit(name, X, deadline_ms=60_000) for name in names]
-        agent = RunningAgent(tmp_path, own)
+        agent = start(own)
         assert [future.result(60).outcome for future in futures] == ["completed"] * len(names)
     agent.end()
 
 
 def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
-    models: Path, tmp_path: Path
+    start: StartAgent, models: Path, tmp_path: Path
 ) -> None:
     own, token = tmp_path / "models", tmp_path / "token"
     shutil.copytree(models / "relu", own / "relu")
     token.write_text("a token of the box")
     token.chmod(0o600)
-    agent = RunningAgent(tmp_path, own, token_file=str(token))
+    agent = start(own, token_file=str(token))
     load = Load(agent.url, token=token.read_text())
     load.wait_for_result_after(0)
     for actor, said, lacks in (
@@ -198,14 +234,14 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(
 
 
 def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
-    models_named: ModelsNamed, tmp_path: Path
+    start: StartAgent, models_named: ModelsNamed, tmp_path: Path
 ) -> None:
     file, readers = tmp_path / "own.py", tmp_path / "readers"
     file.write_text(
         "import os\nfrom policies.edf import Edf\n\n\nclass Own(Edf):\n    pass\n\n\n"
         f"with open({str(readers)!r}, 'a') as readers:\n    print(os.getpid(), file=readers)\n"
     )
-    agent = RunningAgent(tmp_path, models_named("relu", "slow"), policy={"name": str(file)})
+    agent = start(models_named("relu", "slow"), policy={"name": str(file)})
     load = Load(agent.url)
     load.wait_for_result_after(0)
     scheduler = agent.pid_of("SchedulerProcess")
@@ -227,14 +263,16 @@ def test_a_scheduler_that_is_brought_back_does_without_a_policy_that_has_gone(
     assert not says(agent, "DeprecationWarning")
 
 
-def test_a_batch_that_never_ends_costs_its_device_seconds(models: Path, tmp_path: Path) -> None:
+def test_a_batch_that_never_ends_costs_its_device_seconds(
+    start: StartAgent, models: Path, tmp_path: Path
+) -> None:
     own = tmp_path / "models"
     shutil.copytree(models / "relu", own / "relu")
     save(counts(), own / "counts/model.onnx")
     (own / "counts/model.yaml").write_text(
         "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
     )
-    agent = RunningAgent(tmp_path, own, devices=[{"id": "cpu:0", "stuck_after_s": 1}])
+    agent = start(own, devices=[{"id": "cpu:0", "stuck_after_s": 1}])
     with Client(agent.url) as client:
         few = client.infer("counts", {"rounds": np.array([3])}, deadline_ms=5_000)
         assert few["y"].tolist() == [3]
@@ -384,19 +422,14 @@ def test_a_signal_while_it_starts_ends_it_well(models: Path, tmp_path: Path, sta
     listen = {"native": f"unix://{tmp_path}/s.sock"}
     settings = {"models": str(models), "state_dir": str(tmp_path / "state"), "listen": listen}
     config.write_text(yaml.safe_dump(settings))
-    run = uuid.uuid4().hex
-    agent = subprocess.Popen(
-        [sys.executable, "-m", "edge_agent", "--config", str(config)],
-        env=marked(run),
-        start_new_session=True,
-    )
-    while not any(started in " ".join(cmdline(p)) for p in processes_of(run)):
-        assert agent.poll() is None
-        threading.Event().wait(0.02)
-    agent.send_signal(signal.SIGTERM)
-    assert agent.wait(90) == 0
-    _, alive = psutil.wait_procs(processes_of(run), timeout=15)
-    assert alive == []
+    with agent_process(config) as (agent, run):
+        while not any(started in " ".join(cmdline(p)) for p in processes_of(run)):
+            assert agent.poll() is None
+            threading.Event().wait(0.02)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(90) == 0
+        _, alive = psutil.wait_procs(processes_of(run), timeout=15)
+        assert alive == []
     assert list(Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.pid}-*")) == []
 
 
@@ -508,24 +541,22 @@ def test_a_box_without_models_says_so_and_heeds_its_command_line(tmp_path: Path)
     url = f"unix://{tmp_path}/s.sock"
     text = f"models: /nowhere\nstate_dir: {tmp_path}/state\nlisten: {{native: '{url}'}}\n"
     config.write_text(text)
-    command = [sys.executable, "-m", "edge_agent", "--config", str(config)]
-    agent = subprocess.Popen(
-        [*command, "--models", str(tmp_path / "models")], stderr=subprocess.PIPE, text=True
-    )
-    assert agent.stderr is not None
-    said: list[str] = []
-    for line in agent.stderr:  # what a process of Ray's logs comes by way of Ray, when it will
-        said.append(line)
-        if any(line.startswith("Ready.") for line in said) and "worker connected" in "".join(said):
-            break
-    shown = subprocess.run(
-        [sys.executable, "-m", "scheduler.cli", "status", "--url", url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    agent.send_signal(signal.SIGTERM)
-    agent.communicate(timeout=60)
+    with agent_process(config, "--models", str(tmp_path / "models")) as (agent, _):
+        assert agent.stderr is not None
+        said: list[str] = []
+        for line in agent.stderr:  # what a process of Ray's logs comes by way of Ray, when it will
+            said.append(line)
+            ready = any(line.startswith("Ready.") for line in said)
+            if ready and "worker connected" in "".join(said):
+                break
+        shown = subprocess.run(
+            [sys.executable, "-m", "scheduler.cli", "status", "--url", url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=60)
     assert any(f"There is no model in {tmp_path / 'models'}:" in line for line in said)
     assert "it has no model" in shown.stdout
     assert not [line for line in said if "changes wait for the next start" in line]
