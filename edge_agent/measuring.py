@@ -15,6 +15,7 @@ from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import WorkerArguments, worker_arguments
 from scheduler.config.box import Config, DeviceConfig
+from workers.crash_guard import ATTEMPTS, forgive
 from workers.device_host import DeviceHost, Measured
 from workers.repository import RepositoryError
 from workers.runtimes.base import DeviceError
@@ -97,8 +98,10 @@ def _in_a_process(arguments: WorkerArguments, tell: Tell) -> DeviceFigures:
             "what ends it three times is left out"
         ) from None
     finally:
-        process.terminate()
-        process.join()
+        if process.is_alive():  # it has not died of what it may be trying
+            process.terminate()
+            process.join()
+            forgive(arguments[2] / ATTEMPTS, {process.pid or 0})
         here.close()
 
 
