@@ -22,7 +22,7 @@ NAME_PATTERN = r"[A-Za-z0-9._-]{1,128}"
 """The pattern that a whole model or variant name must match."""
 
 Name = Annotated[str, StringConstraints(pattern=rf"^{NAME_PATTERN}$")]
-PositiveInt = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1, lt=2**31)]
 TimeToLive = Annotated[float, Field(gt=0, le=LONGEST_S)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,7 +100,14 @@ def load_repository(root: Path, only: Container[str] | None = None) -> Repositor
         model = _attempt(folder, problems)
         if model is not None:
             models[model.name] = model
-    return Repository(models, tuple(problems))
+    return Repository(
+        models, tuple(Problem(_sendable(p.model), _sendable(p.reason)) for p in problems)
+    )
+
+
+def _sendable(text: str) -> str:
+    """A text with the bytes of file names that are no UTF-8 escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _model_folders(
@@ -124,6 +132,9 @@ def _model_folders(
             problems.append(
                 Problem(entry.stem, f"{entry.name} is not in a model folder; move it to {home}")
             )
+        elif entry.is_symlink() and not entry.exists():
+            told = f"it is a link to {entry.readlink()}, which is not there"
+            problems.append(Problem(entry.name, told))
 
 
 def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
@@ -137,7 +148,7 @@ def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
 def _load_model(folder: Path, problems: list[Problem]) -> Model:
     if not re.fullmatch(NAME_PATTERN, folder.name):
         raise ModelFileError(f"'{folder.name}' is no model name; names match {NAME_PATTERN}")
-    described = (folder / "model.yaml").exists()
+    described = os.path.lexists(folder / "model.yaml")  # also a link to nowhere, which is told
     content = _read_model_file(folder) if described else _triton_layout(folder)
     candidates: list[_Candidate] = []
     reasons: list[str] = []

@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 
 from scheduler.core.signature import Signature, TensorSpec
+from scheduler.wire import encode
 from tests.workers import onnx_models
 from tests.workers.onnx_models import save, tensor
 from workers.model import CacheRules, NearRules, Tolerance
@@ -286,6 +287,7 @@ def test_a_file_outside_the_model_is_refused(root, add, file):
         ("description: " + "[" * 5000, "not valid YAML"),
         (ONE_VARIANT + "max_batch: 0", "greater than or equal to 1"),
         (ONE_VARIANT + "max_batch: '4'", "valid integer"),
+        (ONE_VARIANT + f"max_batch: {2**64}", "less than 2147483648"),
         (ONE_VARIANT + "runtimes: [openvin]", "no runtime is called 'openvin' (did you mean"),
         (ONE_VARIANT + "profile_shapes: {y: [3]}", "no input 'y'"),
         (ONE_VARIANT + "profile_shapes: {x: [4]}", "does not fit 'x'"),
@@ -308,6 +310,27 @@ def test_a_folder_that_is_no_model_name_is_told(root):
     save(onnx_models.relu(), root / "my model" / "1" / "model.onnx")
 
     assert "is no model name" in reason_of(root, "my model")
+
+
+def test_a_name_of_another_encoding_is_told_in_a_text_that_can_be_sent(root):
+    os.mkdir(os.fsencode(root) + b"/mod\xe8le")
+
+    (problem,) = load_repository(root).problems
+    assert problem.model == r"mod\udce8le"
+    assert "is no model name" in problem.reason
+    encode({"t": "catalog", "problems": [[problem.model, problem.reason]]})
+
+
+def test_links_to_nowhere_are_told(root, add):
+    add("relu", onnx_models.relu())
+    (root / "relu" / "model.yaml").symlink_to("gone.yaml")
+    (root / "away").symlink_to("unmounted")
+
+    repository = load_repository(root)
+    assert repository.models == {}
+    told = {problem.model: problem.reason for problem in repository.problems}
+    assert told["away"] == "it is a link to unmounted, which is not there"
+    assert "No such file or directory" in told["relu"]
 
 
 def test_a_loose_model_file_is_told_where_it_belongs(root):
