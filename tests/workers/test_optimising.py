@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sys
 from dataclasses import replace
@@ -99,6 +100,17 @@ def test_a_model_without_a_model_yaml_gets_one(small, heldout):
     (small / "model.yaml").unlink()
     assert make(small, "fp16", heldout).accuracy == pytest.approx(0.99, abs=0.02)
     assert [v.name for v in loaded(small).variants] == ["1", "made-fp16"]
+
+
+def test_a_model_yaml_that_cannot_be_written_leaves_no_file(small, heldout, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = sorted(small.rglob("*"))
+    monkeypatch.setattr("workers.optimising.optimise.replace_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(small, "fp16", heldout)
+    assert sorted(small.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

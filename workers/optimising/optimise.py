@@ -5,7 +5,9 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,20 +115,20 @@ def optimise(
 
 
 def _adopted(folder: Path, model: Model, wish: Wish, scratch: Path, made: Made) -> Made:
-    """Move the new files into the model's folder, unless the repository's reader objects."""
+    """Move the new files into the model's folder; undone if the repository's reader objects."""
     described = folder / "model.yaml"
     before = described.read_text(encoding="utf-8") if described.exists() else None
     text = _edited(folder, model, wish, made.accuracy)
-    moved = [Path(shutil.move(part, folder / part.name)) for part in scratch.iterdir()]
-    replace_file(described, text)
-    refused = _unread(folder, made)
-    if refused is not None:
-        for part in moved:
-            part.unlink()
-        if before is None:
-            described.unlink()
-        else:
-            replace_file(described, before)
+    with ExitStack() as undo:
+        for part in scratch.iterdir():
+            undo.callback(Path(shutil.move(part, folder / part.name)).unlink)
+        replace_file(described, text)
+        undo.callback(
+            described.unlink if before is None else partial(replace_file, described, before)
+        )
+        refused = _unread(folder, made)
+        if refused is None:
+            undo.pop_all()
     return replace(made, refused=refused)
 
 
