@@ -20,7 +20,7 @@ from scheduler.client.input_names import InputNames
 from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
-from scheduler.errors import InvalidInput, LaxityError
+from scheduler.errors import LaxityError
 from scheduler.result import Result
 
 if TYPE_CHECKING:
@@ -283,13 +283,13 @@ class AsyncClient:
 
         async def send(frame: Any) -> asyncio.Future[Any]:
             inputs = frame
-            if not isinstance(frame, Mapping):
-                inputs = {await self._input_name(model): frame}
             future: asyncio.Future[Any]
             try:
+                if not isinstance(frame, Mapping):
+                    inputs = {await self._input_name(model): frame}
                 answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
                 future = asyncio.ensure_future(answer)
-            except InvalidInput as error:  # Reported in order, after earlier frames.
+            except LaxityError as error:  # Reported in order, after earlier frames.
                 future = asyncio.get_running_loop().create_future()
                 future.set_exception(copy(error))
             return future

@@ -21,7 +21,7 @@ from scheduler.client.request_future import RequestFuture, check_may_wait
 from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
 from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
-from scheduler.errors import InvalidInput, LaxityError
+from scheduler.errors import LaxityError
 from scheduler.result import Result
 
 if TYPE_CHECKING:
@@ -289,10 +289,10 @@ class Client:
         submit: Submit = self.submit
 
         def send(frame: Any) -> Future[Result] | Task:
-            inputs = self._named(model, frame)
             try:
+                inputs = self._named(model, frame)
                 return submit(model, inputs, deadline_ms=deadline_ms, **options)
-            except InvalidInput as error:  # Reported in order, after earlier frames.
+            except LaxityError as error:  # Reported in order, after earlier frames.
                 future: Future[Result] = Future()
                 future.set_exception(copy(error))
                 return future

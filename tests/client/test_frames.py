@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from typing_extensions import assert_type
 
-from scheduler import AsyncClient, Client, Result, wire
-from tests.fake_box import FakeBox, Peer, ignore, image
+from scheduler import AsyncClient, Client, ModelNotFound, Overloaded, Result, wire
+from tests.fake_box import MODELS, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
 
@@ -85,6 +85,57 @@ def test_durable_tasks_can_be_mapped_and_go_on(box: FakeBox) -> None:
             return [result["image"].item() async for result in results]
 
     assert asyncio.run(main()) == [1] * 3
+
+
+def test_the_error_of_a_frame_without_the_name_of_its_input_has_its_turn(box: FakeBox) -> None:
+    array = np.ones(2, np.float32)
+
+    def frames() -> Iterator[Any]:
+        yield image(1)
+        box.models = {"models": [], "problems": [{"model": "digits", "reason": "its file is gone"}]}
+        yield array
+        box.models = MODELS
+        yield array
+
+    def seen(told: list[Any]) -> None:
+        first, bad, last = told
+        assert first["image"].item() == 1
+        assert str(bad) == "model 'digits' can't be served: its file is gone"
+        assert last["image"].tolist() == [1, 1]
+
+    options: Any = {"deadline_ms": MINUTE_MS}
+    with Client(box.url) as client:
+        seen(list(client.map("digits", frames(), return_exceptions=True, **options)))
+    with Client(box.url) as client:
+        results = client.map("digits", frames(), **options)
+        assert next(results)["image"].item() == 1
+        with pytest.raises(ModelNotFound, match="its file is gone"):
+            next(results)
+
+    async def main() -> None:
+        async with AsyncClient(box.url) as client:
+            results = client.map("digits", frames(), return_exceptions=True, **options)
+            seen([result async for result in results])
+
+    asyncio.run(main())
+
+
+def test_a_durable_task_that_is_refused_has_its_turn(box: FakeBox) -> None:
+    def refuse_odd(peer: Peer, header: wire.Header) -> None:
+        if header["t"] == "task_result":
+            peer.answer({**header, "tensors": image(0)})
+        elif header["tensors"]["image"].item() % 2:
+            peer.refuse(header, "overloaded")
+        else:
+            peer.send({"t": "reply", "id": header["id"], "value": {}})
+
+    box.on_task = refuse_odd
+    with Client(box.url) as client:
+        frames = [image(n) for n in range(3)]
+        results = client.map(
+            "digits", frames, deadline_ms=MINUTE_MS, durable=True, return_exceptions=True
+        )
+        assert [type(result) for result in results] == [Result, Overloaded, Result]
 
 
 def test_a_camera_that_blocks_the_event_loop_loses_no_frame(
