@@ -416,7 +416,10 @@ class Exchange:
         if isinstance(error, DeadlineInfeasible):
             connection.overhead.refused(time.monotonic_ns() - call.sent_ns)
             lost_ms = lost_ns(call, connection.overhead.ns) / 1e6
-            in_callers_terms(error, lambda budget_ms: budget_ms + lost_ms)
+            try:
+                in_callers_terms(error, lambda budget_ms: budget_ms + lost_ms)
+            except (TypeError, ValueError, OverflowError) as wrong:
+                error = ProtocolError(f"a counter-offer that does not follow the protocol: {wrong}")
         self._end(call, error)
 
     def _on_goodbye(

@@ -195,6 +195,17 @@ def test_bytes_that_make_no_sense_end_what_was_in_flight(box, client):
     client.infer("digits", image(1), deadline_ms=MINUTE_MS)
 
 
+@pytest.mark.parametrize("offer", [None, float("inf"), float("nan")])
+def test_a_counter_offer_that_makes_no_sense_ends_its_request_alone(box, client, offer):
+    box.on_infer = lambda peer, header: peer.refuse(
+        header, "infeasible", earliest_budget_ms={"cpu:0": offer}
+    )
+    refused = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
+    with pytest.raises(ProtocolError, match="a counter-offer that does not follow the protocol"):
+        refused.result(PATIENCE_S)
+    assert not box.messages("lost")
+
+
 def test_after_goodbye_new_requests_go_to_a_new_connection(box, client):
     box.on_infer = ignore
     old = client.submit("digits", image(1), deadline_ms=MINUTE_MS)
