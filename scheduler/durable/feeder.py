@@ -280,20 +280,20 @@ class Feeder:
             return
         outcome = answer.outcome
         overdue = task.due_ns <= self._clock.boot_ns()
+        if outcome is Outcome.FAILED:
+            task.attempts += 1
+            attempts = task.attempts
+            self._store.write(lambda db: db.note_attempt(task.seq, attempts))
         if outcome is Outcome.COMPLETED:
             self._end(task, outcome, answer.reason, _header_of(task, answer), answer.outputs)
-        elif outcome is Outcome.FAILED and task.attempts + 1 >= ATTEMPTS:
-            self._end(task, outcome, f"failed {ATTEMPTS} times: {answer.reason}")
+        elif outcome is Outcome.FAILED and task.attempts >= ATTEMPTS:
+            self._end(task, outcome, f"failed {task.attempts} times: {answer.reason}")
         elif overdue:
             self._end(task, Outcome.EXPIRED, answer.reason)
         elif outcome is Outcome.CANCELLED:
             task.where = Where.LANE
             self._lanes.add(task)
         else:
-            if outcome is Outcome.FAILED:
-                task.attempts += 1
-                attempts = task.attempts
-                self._store.write(lambda db: db.note_attempt(task.seq, attempts))
             self._refuse(task)
 
     # -- later

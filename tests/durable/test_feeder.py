@@ -94,6 +94,7 @@ def test_a_task_fails_after_its_attempts_which_are_remembered(tmp_path: Path) ->
         kept = world.database.kept("a", "t1")
         assert kept is not None
         assert (kept.outcome, kept.reason) == (Outcome.FAILED, "failed 3 times: it broke")
+        assert kept.attempts == ATTEMPTS
 
     play(scene)
 
