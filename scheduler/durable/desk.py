@@ -150,9 +150,20 @@ class TaskDesk:
             share: How many tasks and bytes the tenant may keep.
             then: Called once the task is on disk, with whether it is new; or with the error.
         """
-        if self._defer(partial(self.submit, tenant, id_, content, budget_ns, share, then)):
+        # Before the wait for the store, which counts too.
+        self._submit_by(self._clock.boot_ns() + budget_ns, tenant, id_, content, share, then)
+
+    def _submit_by(
+        self,
+        due_ns: int,
+        tenant: str,
+        id_: str,
+        content: Content,
+        share: tuple[int, int],
+        then: Then,
+    ) -> None:
+        if self._defer(partial(self._submit_by, due_ns, tenant, id_, content, share, then)):
             return
-        due_ns = self._clock.boot_ns() + budget_ns
         deadline_ms = self._clock.to_ms(due_ns)
         task = NewTask(tenant, id_, content, self._clock.now_ms(), deadline_ms, *share)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import resource
 import sqlite3
@@ -319,6 +320,21 @@ def test_a_clock_that_cannot_be_followed_on_disk_costs_nothing(
 
     run(first)
     run(second)
+
+
+def test_the_wait_for_a_store_that_opens_counts_against_a_deadline(tmp_path: Path) -> None:
+    async def scene() -> None:
+        with open(tmp_path / "lock", "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            counter = Counter(tmp_path)
+            submitted = asyncio.ensure_future(counter.submit("t", budget_ns=60 * S))
+            await asyncio.sleep(0)
+            counter.clocks.pass_s(8)
+        await submitted
+        assert await counter.left_s("t") == 52
+        await counter.close()
+
+    run(scene)
 
 
 def test_a_task_expires_though_the_box_has_slept(tmp_path: Path) -> None:
