@@ -21,7 +21,7 @@ from scheduler.daemon.catalog import checked_class
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
-from scheduler.durable.inputs import Inputs, Operations
+from scheduler.durable.inputs import Inputs, Operations, fitting
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.later import Later
 from scheduler.durable.records import Ended
@@ -198,8 +198,9 @@ class Feeder:
                 continue
             curve = target.curve(offers[0], kind)
             size = self._room.batch(curve, count, now_ns)
-            tasks = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
-            tasks, following = tasks[:size], tasks[size:]
+            waiting = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
+            size = self._room.batch(curve, fitting(waiting[:size]), now_ns)
+            tasks, following = waiting[:size], waiting[size:]
             if any(task.inputs is None for task in tasks):
                 self._inputs.fetch(tasks)
                 break

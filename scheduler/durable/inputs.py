@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import structlog
@@ -13,7 +14,7 @@ from scheduler.durable.records import Specs
 from scheduler.errors import LaxityError
 
 HELD_BYTES = 64_000_000
-"""The most bytes of inputs held in memory, unless a single task takes more."""
+"""The most bytes of the inputs of a batch, and of those fetched ahead, unless one task has more."""
 
 log = structlog.get_logger()
 
@@ -94,3 +95,9 @@ class Inputs:
                 log.error("the inputs of a task can't be read", task=task.seq, error=why)
                 self._unreadable(task)
         self._tell()
+
+
+def fitting(tasks: Iterable[Waiting]) -> int:
+    """How many of the first tasks have inputs that fit in memory together, at least one."""
+    sizes = accumulate(task.bytes for task in tasks)
+    return max(1, sum(size <= HELD_BYTES for size in sizes))

@@ -46,6 +46,23 @@ def test_waiting_tasks_run_in_batches_and_in_order(tmp_path: Path) -> None:
     play(scene)
 
 
+def test_a_batch_is_as_large_as_the_memory_for_its_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.durable.inputs.HELD_BYTES", 35)
+
+    async def scene() -> None:
+        world = World(tmp_path)
+        for number in range(8):
+            world.task(number, specs=[["x", "uint8", [10]]])
+        world.task(8, model="large", specs=[["x", "uint8", [40]]])
+        device = world.device("cpu:0", offer(), offer("large"))
+        await world.until_ended(9)
+        assert device.batches == [("m", 2)] * 4 + [("large", 1)]
+
+    play(scene)
+
+
 def test_a_task_waits_for_a_target_that_has_its_model(tmp_path: Path) -> None:
     async def scene() -> None:
         world = World(tmp_path)
