@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -71,6 +72,8 @@ class Database:
         self._sql = sqlite3.connect(
             f"file:{quote(str(path))}?mode={mode}", uri=True, isolation_level=None, timeout=10
         )
+        # Of text that is damaged, as much as can be read: an error would cost every task in a list.
+        self._sql.text_factory = partial(str, encoding="utf-8", errors="replace")
         try:
             if not reading:
                 self._prepare()

@@ -460,6 +460,26 @@ def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
     run(scene)
 
 
+def test_one_damaged_text_costs_no_other_task(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        for id_ in "abcde":
+            await counter.submit(id_)
+        await counter.close()
+        columns = {"b": "model", "c": "variant", "d": "reason", "e": "tenant"}
+        with closing(sqlite3.connect(tmp_path / FILE)) as raw, raw:
+            for id_, column in columns.items():
+                raw.execute(f"UPDATE tasks SET {column} = CAST(x'6dff' AS TEXT) WHERE id = ?", id_)
+        counter = Counter(tmp_path)
+        listed = await counter.ask("tasks")
+        assert [task["task"] for task in listed["tasks"]] == ["d", "c", "b", "a"]
+        assert (listed["waiting"], listed["problem"]) == (5, None)
+        assert await counter.submit("f") == {"task": "f", "new": True}
+        await counter.close()
+
+    run(scene)
+
+
 def test_who_looks_after_the_box_hears_that_the_disk_takes_no_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
