@@ -15,19 +15,23 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 
 def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most similar to a word; None if none is similar enough.
+    """The known name most similar to a word, or else the only one that it begins, if any.
+
+    A word begins a name as `rate` begins `rate_per_s`.
 
     Args:
         word: The word as written.
         known: The known names.
         cutoff: How similar they must be, from 0 to 1.
     """
+    names = list(known)
     # get_close_matches would reject the others too, but only after comparing all of a 60 KB word.
     alike = [
-        name for name in known if 2 * min(len(name), len(word)) >= cutoff * (len(name) + len(word))
+        name for name in names if 2 * min(len(name), len(word)) >= cutoff * (len(name) + len(word))
     ]
     found = get_close_matches(word, alike, n=1, cutoff=cutoff) if alike else []
-    return found[0] if found else None
+    found = found or [name for name in names if name.startswith(f"{word}_")]
+    return found[0] if len(found) == 1 else None
 
 
 def hint(word: str, known: Iterable[str]) -> str:

@@ -28,6 +28,11 @@ def test_the_nearest_name_is_asked_for():
     assert hint("efd", known) == " (did you mean 'edf'?)"
 
 
+def test_the_only_name_that_a_word_begins_is_meant():
+    known = ["rate_per_s", "cost_per_s", "cost_per_request"]
+    assert [near(word, known) for word in ("rate", "cost", "rat")] == ["rate_per_s", None, None]
+
+
 def test_where_none_is_near_it_says_which_there_are():
     assert did_you_mean("x", ["edf", "fcfs"]) == "there are edf, fcfs"
     assert did_you_mean("x", []) == "there are none"

@@ -385,6 +385,11 @@ class TestDescription:
                 "rate-per-sec: 200",
                 "it has none, but there is 'rate-per-sec'; did you mean 'rate_per_s'?",
             ),
+            (
+                "rate_per_s: 200",
+                "rate: 200",
+                "it has none, but there is 'rate'; did you mean 'rate_per_s'?",
+            ),
             ("rate_per_s: 200", "start_s: 1\nend_s: 4", "rate_per_s, load; it has none$"),
             ("rate_per_s: 200", "rate_per_s: 2\nload: 1", "it has rate_per_s and load"),
             ("rate_per_s: 200", "rate_per_s: 0", "rate_per_s should be a number above 0; got 0"),
