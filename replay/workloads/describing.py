@@ -25,8 +25,8 @@ from replay.workloads.keys import Keys, is_number, nearest
 from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
+from scheduler.config.problems import read_yaml_file
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
-from scheduler.yaml_loader import MALFORMED, explained, load
 
 _ALL_PROCESSES = (*PROCESSES, "clients", "trace")
 _MOST = 10**12
@@ -38,20 +38,10 @@ def load_workload(path: Path | str, requests: int | None = None) -> Workload:
     """Reads a description; relative paths in it start from its folder.
 
     Raises:
-        WorkloadError: The file can't be read or isn't a workload; the message names the key.
+        ConfigError: The file can't be read, or is no mapping of keys to values.
+        WorkloadError: It isn't a workload; the message names the key.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"{path}: can't be opened ({error.strerror})") from None
-    except UnicodeDecodeError as error:
-        raise WorkloadError(f"{path}: not UTF-8 text: {error.reason}") from None
-    try:
-        data = load(text)
-    except MALFORMED as error:
-        message, line = explained(error, text)
-        place = path if line is None else f"{path}:{line}"
-        raise WorkloadError(f"{place}: not YAML: {message}") from None
+    data, _ = read_yaml_file(Path(path))
     return parse_workload(data, str(path), Path(path).parent, requests)
 
 

@@ -108,7 +108,7 @@ def read_yaml(text: str, source: str) -> tuple[dict[str, Any], yaml.Node | None]
     if data is None:
         return {}, None
     if not isinstance(data, dict):
-        message = f"a configuration is a mapping of keys to values; this is a {_kind(data)}"
+        message = f"should be a mapping of keys to values; this is a {_kind(data)}"
         raise ConfigError(source, [Problem("", message, 1)])
     return data, node
 

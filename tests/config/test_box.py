@@ -208,7 +208,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
             "tls://127.0.0.1:1 needs it: {cert: FILE, key: FILE}",
         ),
         ("1: x", "edge.yaml:1: 1: unknown key; known here: site,"),
-        ("- a", "edge.yaml:1: a configuration is a mapping of keys to values; this is a list"),
+        ("- a", "edge.yaml:1: should be a mapping of keys to values; this is a list"),
         ("hello", "this is a single value"),
         ("a: [1", "edge.yaml:1: not YAML: expected ',' or ']', but got '<stream end>' (column 6)"),
         (

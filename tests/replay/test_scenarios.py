@@ -70,7 +70,7 @@ def test_a_pattern_that_fits_none_names_the_nearest():
         ("about: a\nfleet: {boxes: []}\nworkloads: {}", "did you mean 'workload'"),
         ("about: a\nfleet: {boxs: []}\nworkload: {}", "scenario.yaml:2: fleet.boxs: unknown key"),
         ("about: a\nfleet: none.yaml\nworkload: {}", "none.yaml: can't be read"),
-        ("[]", "a configuration is a mapping"),
+        ("[]", "should be a mapping of keys to values"),
     ],
 )
 def test_a_mistake_is_named(tmp_path, text, said):
