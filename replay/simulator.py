@@ -31,7 +31,8 @@ from scheduler.core.values import value
 if TYPE_CHECKING:
     from replay.workloads import Clients
 
-_NEVER_NS = 1 << 62
+NEVER_NS = 1 << 62
+"""The time from which nothing can be played: 146 years."""
 
 ServiceTime = Callable[[Dispatch, RequestClass], int]
 """The true service time, in nanoseconds, of a batch of requests of a class."""
@@ -187,7 +188,7 @@ class Simulator:
         self._look_ns = 0
         self._agenda: list[tuple[int, int, Event | _Landed | _Freed]] = []
         self._order = 0
-        self._wake_ns = _NEVER_NS
+        self._wake_ns = NEVER_NS
         self._workers: dict[str, _Worker] = {}
         self._disturbed: list[_Worker] = []
         self._arrivals: dict[int, Arrival] = {}
@@ -209,12 +210,12 @@ class Simulator:
             OverflowError: A request, or its deadline, is 146 years after the start or later.
         """
         for at_ns, together in (_together if self._at_once else _singly)(arrivals):
-            if at_ns >= _NEVER_NS:
+            if at_ns >= NEVER_NS:
                 raise OverflowError(f"a request {_years(at_ns)} after the start")
             while self._next_ns() <= at_ns:
                 yield from self._play_next()
             yield from self._submit(together, at_ns)
-        while self._next_ns() < _NEVER_NS:
+        while self._next_ns() < NEVER_NS:
             yield from self._play_next()
 
     def serve(self, clients: Clients) -> Iterator[Ending]:
@@ -223,7 +224,7 @@ class Simulator:
             due_ns, next_ns = clients.next_ns(), self._next_ns()
             if due_ns is not None and due_ns < next_ns:
                 endings = self._submit((next(clients),), due_ns)
-            elif next_ns < _NEVER_NS:
+            elif next_ns < NEVER_NS:
                 endings = self._play_next()
             else:
                 return
@@ -240,7 +241,7 @@ class Simulator:
 
     def _request(self, arrival: Arrival) -> Request:
         deadline_ns = arrival.at_ns + arrival.budget_ns
-        if deadline_ns >= _NEVER_NS:
+        if deadline_ns >= NEVER_NS:
             raise OverflowError(f"a deadline {_years(deadline_ns)} after the start")
         request_id = self._next_id
         self._next_id = request_id + 1
@@ -274,7 +275,7 @@ class Simulator:
         if agenda and agenda[0][0] <= wake_ns:
             at_ns, _, event = heapq.heappop(agenda)
             return self._happen(event, at_ns)
-        self._wake_ns = _NEVER_NS
+        self._wake_ns = NEVER_NS
         return self._tell(Woken(), wake_ns)
 
     def _happen(self, event: Event | _Landed | _Freed, now_ns: int) -> list[Ending]:
@@ -392,7 +393,7 @@ class Simulator:
 
 
 def _look_away(_scheduler: Scheduler, _now_ns: int) -> int:
-    return _NEVER_NS
+    return NEVER_NS
 
 
 def _years(ns: int) -> str:

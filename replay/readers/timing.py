@@ -10,12 +10,10 @@ from typing import Protocol, TypeVar
 
 from replay.readers.entry import TraceEntry
 from replay.readers.lines import Lines
+from replay.simulator import NEVER_NS
 
 LATEST_S = 10**12
 """The latest second at which a slice may begin or end: 31,700 years."""
-
-FARTHEST_NS = 1 << 62
-"""The time from which nothing can be played: 146 years."""
 
 MOST_COPIES = 1_000_000
 """The most copies of an entry; the copies of one entry are in memory together."""
@@ -103,8 +101,8 @@ def within_reach(entries: Iterable[TraceEntry], lines: Lines) -> Iterator[TraceE
         TraceError: An entry comes, or is due, too late.
     """
     for entry in entries:
-        if entry.at_ns + (entry.budget_ns or 0) >= FARTHEST_NS:
-            what = "an arrival" if entry.at_ns >= FARTHEST_NS else "a deadline"
+        if entry.at_ns + (entry.budget_ns or 0) >= NEVER_NS:
+            what = "an arrival" if entry.at_ns >= NEVER_NS else "a deadline"
             raise lines.error(f"{what} 146 years after the start or later", "an earlier one")
         yield entry
 
