@@ -64,12 +64,16 @@ class Link:
 
     def _left_ns(self, sent_ns: int) -> int:
         """When the attempt that gets through is sent."""
-        if self.trace is not None and self.trace.loss:
-            for _ in range(_ATTEMPTS):
-                if not self.trace.lost(sent_ns):
-                    break
-                sent_ns += RESEND_NS
-        return sent_ns
+        delay = self.trace.delay if self.trace is not None else None
+        if delay is None or not delay.loss:
+            return sent_ns
+        for _ in range(_ATTEMPTS):
+            heard_ns = delay.heard_ns(sent_ns)
+            if heard_ns == sent_ns:
+                break
+            sent_ns += -(-(heard_ns - sent_ns) // RESEND_NS) * RESEND_NS
+        # Every attempt of a regular loss may fall into it.
+        return delay.heard_ns(sent_ns)
 
     def expected(self) -> tuple[int, float]:
         """What a scheduler that knows the link expects: ns for a round trip, ns per byte."""

@@ -55,6 +55,17 @@ class Delay:
         """Whether what is sent at a time is lost."""
         return bool(self._lost[at_ns // self.interval_ns % len(self._lost)])
 
+    def heard_ns(self, at_ns: int) -> int:
+        """The first moment from `at_ns` on at which a message gets through."""
+        place, samples = at_ns // self.interval_ns, len(self._lost)
+        index = place % samples
+        if not self._lost[index]:
+            return at_ns
+        heard = self._lost.find(0, index)
+        if heard < 0:
+            heard = samples + self._lost.index(0)
+        return (place + heard - index) * self.interval_ns
+
     def quantile_ns(self, quantile: float) -> int:
         """A quantile of the round trips that came back, linearly interpolated."""
         place = quantile * (len(self._arrived) - 1)

@@ -473,6 +473,26 @@ def test_lost_messages_are_sent_again():
     assert link.expected() == (10 * MS, 0.0)
 
 
+def test_nothing_gets_through_while_all_probes_are_lost():
+    minute = [20 * MS, *[LOST] * 60, 20 * MS]
+    link = Link(trace=LinkTrace(delay=Delay(minute, S)))
+    assert [link.out_ns(at_s * S, 9) for at_s in (0, 1, 31)] == [
+        10 * MS,
+        60 * S + 10 * MS,
+        30 * S + 10 * MS,
+    ]
+    assert link.out_ns(61 * S - MS, 9) == RESEND_NS + 10 * MS
+    in_step = Link(trace=LinkTrace(delay=Delay([LOST, 20 * MS], RESEND_NS // 2)))
+    assert in_step.out_ns(0, 9) % RESEND_NS == RESEND_NS // 2 + 10 * MS
+
+
+def test_a_return_that_is_announced_and_never_comes_is_noted():
+    down = 'script: [{at_s: 2, target: "cpu:0", event: down, for_s: 5}'
+    (note,) = fleet(extra=down + "]").notes
+    assert note.startswith("cpu:0 is down from 2 s on: for_s announces its return")
+    assert not fleet(extra=down + ', {at_s: 7, target: "cpu:0", event: up}]').notes
+
+
 def test_work_that_a_stall_interrupts_goes_on_after_it():
     course = Course(stalls=((100, 200), (300, 400)))
     assert course.ends_ns(50, 40) == 90
