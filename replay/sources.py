@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from math import fsum
@@ -15,7 +15,17 @@ from replay.fleet.capacity import Kind, capacity_per_s
 from replay.fleet.model import Fleet, FleetError
 from replay.readers.timing import check, retimed
 from replay.simulator import Arrival
-from replay.workloads import Amount, MixEntry, OneOf, Stream, Uniform, Workload
+from replay.workloads import (
+    Amount,
+    Cameras,
+    ClientStream,
+    MixEntry,
+    OneOf,
+    Stream,
+    TraceStream,
+    Uniform,
+    Workload,
+)
 from scheduler.core.requests import RequestClass
 
 
@@ -137,12 +147,12 @@ def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
     base_ns = fleet.base_ns()
     kinds: dict[RequestClass, Kind] = {}
     for stream in workload.streams:
-        entries = stream.mix.entries
-        total = fsum(entry.share for entry in entries)
+        shares = _shares_of(stream)
+        total = fsum(shares)
         rate = (stream.rate_per_s or stream.load or 1.0) if isinstance(stream, Stream) else 1.0
-        for entry in entries:
+        for entry, part in zip(stream.mix.entries, shares, strict=True):
             kind = RequestClass(entry.model, entry.variant)
-            share = rate * entry.share / total
+            share = rate * part / total
             size_bytes = _mean(entry.size_bytes) if entry.size_bytes is not None else 0.0
             budget_ns = _budget_ns(entry, base_ns.get(entry.model, 0))
             known = kinds.get(kind)
@@ -155,6 +165,13 @@ def mix_of(workload: Workload, fleet: Fleet) -> dict[RequestClass, Kind]:
                     budget_ns = max(known.budget_ns, budget_ns)
             kinds[kind] = Kind(share, budget_ns, size_bytes)
     return kinds
+
+
+def _shares_of(stream: Stream | TraceStream | ClientStream) -> Sequence[float]:
+    """The shares of a stream's kinds; a camera sends one kind, so few have other shares."""
+    if isinstance(stream, Stream) and isinstance(stream.process, Cameras):
+        return stream.mix.senders_of(stream.process.cameras)
+    return [entry.share for entry in stream.mix.entries]
 
 
 def load_of(workload: Workload) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -88,11 +89,16 @@ class Mix:
         for at_ns in times_ns:
             yield pool.at(chance.random())(at_ns, chance)
 
+    def senders_of(self, senders: int) -> list[int]:
+        """How many of this many senders send each kind."""
+        shares = _Shares(self.entries)
+        sent = Counter(shares.at(place_of(number, senders)) for number in range(senders))
+        return [sent[at] for at in range(len(self.entries))]
+
     def unsent(self, senders: int) -> list[str]:
         """The models of the kinds that none of this many senders would send."""
-        shares = _Shares(self.entries)
-        sent = {shares.at(place_of(number, senders)) for number in range(senders)}
-        return [entry.model for at, entry in enumerate(self.entries) if at not in sent]
+        sent = zip(self.entries, self.senders_of(senders), strict=True)
+        return [entry.model for entry, count in sent if not count]
 
     def enough_senders(self) -> int:
         """A number of senders that gives each kind at least one."""

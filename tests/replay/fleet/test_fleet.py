@@ -18,6 +18,8 @@ from replay.fleet.world import RESEND_NS, Course, Link, Tempo, without_stalls
 from replay.links import LOST, Delay, LinkTrace
 from replay.readers import TraceError
 from replay.simulator import Arrival, Ending, Simulator
+from replay.sources import mix_of
+from replay.workloads import parse_workload
 from scheduler.config.problems import ConfigError, read_yaml
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import TargetDown, TargetUp
@@ -346,6 +348,16 @@ boxes:
 """
     capacity = capacity_per_s(fleet(text), {M: Kind(1.0), RequestClass("n"): Kind(3.0)})
     assert capacity == pytest.approx(100 / 0.75)
+
+
+def test_the_capacity_for_cameras_is_that_of_the_kinds_they_send():
+    made = fleet(
+        "models: [{name: a, base_ms: 40}, {name: b, base_ms: 4}]\nboxes: [{devices: [{id: c}]}]\n"
+    )
+    mix = [{"model": model, "deadline_ms": 500} for model in "ab"]
+    data = {"process": "cameras", "cameras": 3, "load": 1, "seconds": 1, "mix": mix}
+    kinds = mix_of(parse_workload(data), made)
+    assert [kind.share for kind in kinds.values()] == pytest.approx([1 / 3, 2 / 3])
 
 
 def test_capacity_ends_where_a_link_is_full():
