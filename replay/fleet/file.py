@@ -20,6 +20,7 @@ script:
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -246,7 +247,7 @@ class FleetFile(_Strict):
             for e in self.script
         ]
         script = sorted(incidents, key=lambda incident: incident.at_ns)
-        return Fleet(self.name or name, tuple(devices), tuple(script))
+        return Fleet(self.name or name, tuple(devices), tuple(script), tuple(_for_good(script)))
 
     def _device(self, box: Box, device: DeviceFile, link: Link | None) -> Device:
         far = link is not None
@@ -282,6 +283,17 @@ class FleetFile(_Strict):
             handover_ns=round(device.handover_ms * _MS),
         )
         return Device(spec, link, truth)
+
+
+def _for_good(script: Sequence[Incident]) -> Iterator[str]:
+    """A note for each target whose return is announced and never comes."""
+    last = {i.target_id: i for i in script if i.what in ("down", "up")}
+    for each in last.values():
+        if each.for_ns is not None and each.what == "down":
+            yield (
+                f"{each.target_id} is down from {each.at_ns / _S:g} s on: for_s announces its "
+                "return, and only an event `up` brings it back"
+            )
 
 
 def read_fleet(path: Path) -> Fleet:
