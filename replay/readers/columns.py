@@ -30,13 +30,16 @@ def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:
     """The wanted cells of each row, in the wanted order.
 
     Raises:
-        TraceError: The header lacks a column, or a row has more or fewer cells than the header.
+        TraceError: The header lacks a column or has it twice, or a row has more or fewer cells than
+            the header.
     """
     header = header_cells(next(lines, ""))
     missing = [name for name in wanted if name.lower() not in header]
     if missing:
         found = f"no column {', '.join(missing)} in {shown(','.join(header))}"
         raise lines.error(found, f"a header with {','.join(wanted)}")
+    if twice := [name for name in wanted if header.count(name.lower()) > 1]:
+        raise lines.error(f"two columns {twice[0]} in {shown(','.join(header))}", "one")
     places = [header.index(name.lower()) for name in wanted]
     for cells in rows_below(header, lines):
         yield [cells[place] for place in places]

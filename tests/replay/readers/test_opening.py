@@ -260,6 +260,11 @@ class TestTolerance:
     def test_a_window_below_a_nanosecond_is_none(self, trace):
         assert read_times(trace(plain([3, 5])), sort_window_s=1e-10) == [0, 2_000_000]
 
+    def test_a_column_that_is_there_twice_is_not_chosen_from(self, trace):
+        path = trace("arrival_ms,qos,deadline_ms,Deadline_ms\n0,a,40,4000\n")
+        with pytest.raises(TraceError, match=r":1: two columns deadline_ms in .*; expected one"):
+            read_times(path)
+
     def test_columns_in_any_order_among_others(self, trace):
         path = trace("x,deadline_ms,arrival_ms,qos\n9,50,7,gold\n")
         (entry,) = open_trace(path)
