@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from replay.experiment import Experiment
+from replay.fleet.capacity import capacity_per_s
 from replay.fleet.model import Fleet
 from replay.fleet.sources import JOURNAL, load_fleet
 from replay.observed import observed_fleet
-from replay.readers import FORMATS, format_of, open_trace
+from replay.readers import FORMATS, TraceError, format_of, open_trace
 from replay.readers.timing import LATEST_S, is_slice
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
-from replay.sources import JournalSource, WorkloadSource, load_of
-from replay.workloads import Fixed, Mix, MixEntry, TraceStream, Workload, load_workload
+from replay.sources import JournalSource, WorkloadSource, load_of, mix_of
+from replay.workloads import (
+    Fixed,
+    Mix,
+    MixEntry,
+    Setting,
+    TraceStream,
+    Workload,
+    WorkloadError,
+    load_workload,
+)
 from scheduler import Unavailable
 from scheduler.core.names import did_you_mean, hint
 from scheduler.yaml_loader import MALFORMED, load
@@ -66,6 +78,12 @@ class Ask:
     bound: bool = True
     url: str | None = None
 
+
+_IN_MS = ("deadlines", "mooncake", "timestamps-ms")
+"""Formats whose times are milliseconds, and numbers that might as well be seconds."""
+
+_LOOK, _HURRY = 1_000, 100
+"""Their first requests, and the load from which the times seem to be seconds."""
 
 _READ_AGAIN = "a trace is read once for each policy, so it needs a file"
 
@@ -137,18 +155,40 @@ def _absent(source: str) -> AskError:
 
 
 def _guessed(experiment: Experiment, ask: Ask) -> Experiment:
-    """Notes what bare numbers are taken for, and warns: as rates, times may take hours to play."""
+    """Notes where numbers may have another unit, and warns: as rates, times may play for hours."""
     fleet = experiment.fleet
     for stream in _traces(experiment):
-        if stream.format is None and format_of(stream.path) == "rates":
+        form = stream.format or format_of(stream.path)
+        note = None
+        if form == "rates" and stream.format is None:
             option = "--format" if str(stream.path) == ask.source else "`format`"
             note = (
                 f"the numbers of {stream.path.name} are read as requests per second; if they are "
                 f"times, give their unit with {option}, e.g. timestamps-s or timestamps-ms"
             )
+        elif form in _IN_MS and stream.speed == 1:
+            note = _hurried(stream, fleet)
+        if note is not None:
             warnings.warn(note, stacklevel=2)
             fleet = replace(fleet, notes=(*fleet.notes, note))
     return replace(experiment, fleet=fleet)
+
+
+def _hurried(stream: TraceStream, fleet: Fleet) -> str | None:
+    """A note if so many requests come at once that the times seem to be seconds."""
+    setting = Setting(1, base_ns=fleet.base_ns())
+    times_ns: list[int] = []
+    with suppress(TraceError, WorkloadError):  # reported where it is played
+        times_ns.extend(each.at_ns for each in islice(stream.arrivals(setting), _LOOK))
+    span_ns = times_ns[-1] - times_ns[0]
+    capacity = capacity_per_s(fleet, mix_of(Workload((stream,)), fleet))
+    if not 0 < _HURRY * capacity * span_ns < len(times_ns) * 1e9:
+        return None
+    return (
+        f"the first {len(times_ns):,} requests of {stream.path.name} come within "
+        f"{span_ns / 1e9:.3g} s, over {_HURRY} times as fast as the fleet can serve them; if their "
+        "times are seconds, not ms, play it with a speed of 0.001"
+    )
 
 
 def _keys(path: Path) -> Set[Any]:

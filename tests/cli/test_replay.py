@@ -270,6 +270,19 @@ def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     assert "t.txt:1: the time is '10', a number without a unit; expected the format tim" in err
 
 
+def test_seconds_in_place_of_ms_are_told(run):
+    lines = [f"{1_700_000_000 + i / 100:.2f},a,40\n" for i in range(100)]
+    Path("seconds.csv").write_text("arrival_ms,qos,deadline_ms\n" + "".join(lines))
+    words = ("--fleet", "fleet.yaml", "--policy", "edf", "--no-bound")
+    told = "the first 100 requests of seconds.csv come within 0.00099 s, over 100 times as fast"
+    status, out, err = run("seconds.csv", *words)
+    assert status == 0
+    assert f"laxity: {told}" in err
+    assert told in " ".join(out.split())
+    for source in (("trace.csv",), ("seconds.csv", "--speed", "0.001")):
+        assert "as fast" not in run(*source, *words)[2]
+
+
 def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
     box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
     box.live(400)
