@@ -104,6 +104,18 @@ class Played(NamedTuple):
     faults: list[str]
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C ended an experiment after some of its policies had been played.
+
+    Attributes:
+        played: What they gave.
+    """
+
+    def __init__(self, played: Played) -> None:
+        super().__init__()
+        self.played = played
+
+
 OnStep = Callable[[Callable[[], str]], None]
 """Called as each step of the work begins, with a function that says how it stands."""
 
@@ -243,9 +255,29 @@ class Experiment:
         return results
 
     def play(self, choices: Sequence[PolicyChoice], seed: int, on_step: OnStep = _unseen) -> Played:
-        """As `run`, but the other policies go on after a fault, and their results note it."""
-        results: list[RunResult] = []
-        faults: list[str] = []
+        """As `run`, but the other policies go on after a fault, and their results note it.
+
+        Raises:
+            Stopped: Ctrl-C was pressed after a policy had been played.
+        """
+        played = Played([], [])
+        try:
+            self._play(played, choices, seed, on_step)
+        except KeyboardInterrupt:
+            if not played.results:
+                raise
+            done = len(played.results) + len(played.faults)
+            when = f"after {done} of {len(choices)} policies"
+            if done == len(choices):
+                when = "before its bound was known"
+            played.results[-1].notes.append(f"{self._case()}, seed {seed}, was stopped {when}")
+            raise Stopped(played) from None
+        return played
+
+    def _play(
+        self, played: Played, choices: Sequence[PolicyChoice], seed: int, on_step: OnStep
+    ) -> None:
+        results, faults = played
         for choice in choices:
             try:
                 results.append(self.simulate(choice, seed, on_step))
@@ -263,7 +295,6 @@ class Experiment:
                 result.bound = bound
         for result in results:
             result.notes += faults + changed
-        return Played(results, faults)
 
 
 class _Bill:

@@ -203,7 +203,7 @@ def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
     """The results, and the error that kept some from being played to the end."""
-    from replay.experiment import run_all
+    from replay.experiment import Stopped, run_all
     from replay.headway import watched
 
     results: list[RunResult] = []
@@ -220,10 +220,13 @@ def _simulate(
             run_all(experiments, choices, range(1, seeds + 1), jobs, done, faults.append, now.set)
         except (LaxityError, ValueError, OSError, KeyboardInterrupt) as error:
             lost = error
-    for fault in faults:
-        say(fault)
     if lost is not None and results:
         results[-1].notes.append(_stopped(results, len(experiments), seeds))
+    if isinstance(lost, Stopped):
+        results.extend(lost.played.results)
+        faults.extend(lost.played.faults)
+    for fault in faults:
+        say(fault)
     lost = lost or (typer.Exit(2) if faults else None)
     if lost is not None and not results:
         raise lost

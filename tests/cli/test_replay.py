@@ -183,13 +183,36 @@ def test_what_was_played_until_ctrl_c_is_shown_and_written(run, monkeypatch):
     assert "stopped early: this is 2 of 4 seeds" in out
 
 
+@pytest.mark.parametrize(
+    ("policies", "bound", "told"),
+    [
+        ("edf,tired.py,fcfs", "--no-bound", "after 1 of 3 policies"),
+        ("edf,fcfs", "--bound", "before its bound was known"),
+    ],
+)
+def test_policies_that_were_played_until_ctrl_c_are_shown(run, monkeypatch, policies, bound, told):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("replay.experiment.closest_bound", interrupted)
+    Path("tired.py").write_text(
+        "from policies.edf import Edf\n\n"
+        "class Tired(Edf):\n    def decide(self, view):\n        raise KeyboardInterrupt\n"
+    )
+    words = ["work.yaml", "--fleet", "fleet.yaml", "--load", "3", bound, "--json", "rows.json"]
+    status, out, _ = run(*words, "--policy", policies)
+    assert status == 130
+    assert [row["policy"] for row in rows()] == (["edf", "fcfs"] if bound == "--bound" else ["edf"])
+    assert f"work, load 3, seed 1, was stopped {told}" in " ".join(out.split())
+
+
 def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):
     monkeypatch.setattr("replay.experiment.Experiment.bound", interrupted_at(2))
     played = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "1.5,2"]
     status, out, err = run(*played, "--seeds", "3", "--chart", "c.svg", "--json", "rows.json")
     assert status == 2
     assert "c.svg is not written: nothing was played at two loads" in err
-    assert [row["seed"] for row in rows()] == [1]
+    assert [row["seed"] for row in rows()] == [1, 2]
     assert "edf" in out
 
 
