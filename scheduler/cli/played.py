@@ -36,7 +36,7 @@ class Files:
 
 
 def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -> None:
-    """Writes the files, then prints the table, because the reader of stdout may go away.
+    """Writes the files, then prints, because the reader of stdout may go away.
 
     Raises:
         typer.Exit: A file could not be written, which was reported; all others were.
@@ -47,24 +47,28 @@ def give(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -
     for problem in unwritten:
         say(problem)
     print_table(results, Console(stderr=files.json == STDOUT), pair)
+    if files.json == STDOUT:
+        print(_rows(results))
     if unwritten:
         raise typer.Exit(2)
 
 
+def _rows(results: list[RunResult]) -> str:
+    from replay.report import summary
+
+    return json.dumps(summary(results), indent=1)
+
+
 def _written(results: list[RunResult], pair: tuple[str, str] | None, files: Files) -> Iterator[str]:
     """Writes each file even if others fail; yields a message for each that can't be written."""
-    from replay.report import summary, write_chart, write_report
+    from replay.report import write_chart, write_report
     from replay.results import write_results
 
     def write_rows(path: Path) -> None:
-        rows = json.dumps(summary(results), indent=1)
-        if path == STDOUT:
-            print(rows)
-        else:
-            path.write_text(f"{rows}\n")
+        path.write_text(f"{_rows(results)}\n")
 
     wanted: list[tuple[Path | None, str, Callable[[Path], None]]] = [
-        (files.json, "", write_rows),
+        (None if files.json == STDOUT else files.json, "", write_rows),
         (files.full, "", lambda path: write_results(results, path)),
         (files.report, "report", lambda path: write_report(results, path, compare=pair)),
         (files.chart, "chart", lambda path: write_chart(results, path)),

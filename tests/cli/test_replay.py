@@ -206,6 +206,17 @@ def test_policies_that_were_played_until_ctrl_c_are_shown(run, monkeypatch, poli
     assert f"work, load 3, seed 1, was stopped {told}" in " ".join(out.split())
 
 
+def test_a_reader_of_the_rows_that_goes_away_takes_nothing_else(files):
+    laxity = f"{sys.executable} -m scheduler.cli replay load-0_5 --requests 9 --no-bound"
+    ended = subprocess.run(
+        ["bash", "-c", f"{laxity} --seeds 40 --json - --full full.json | true"],
+        cwd=files, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "on time" in ended.stderr
+    assert "laxity:" not in ended.stderr
+    assert len(read_results(files / "full.json")) == 120
+
+
 def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):
     monkeypatch.setattr("replay.experiment.Experiment.bound", interrupted_at(2))
     played = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "1.5,2"]
