@@ -43,6 +43,8 @@ def check_places(
             raise InputProblem(f"{path} is a folder; name a file to write to")
         if not path.absolute().parent.is_dir():
             raise InputProblem(f"{path}: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise InputProblem(f"{path} can't be written by this user")
 
 
 def _is_else(path: Path, begin: bytes) -> bool:

@@ -217,6 +217,22 @@ def test_a_reader_of_the_rows_that_goes_away_takes_nothing_else(files):
     assert len(read_results(files / "full.json")) == 120
 
 
+def test_a_file_that_the_user_may_not_write_is_refused_before_anything_is_played():
+    as_another = """
+import os
+from pathlib import Path
+from scheduler.cli.places import check_places
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    check_places(Path("/usr/rows.json"))
+except Exception as error:
+    print(error)
+"""
+    said = subprocess.check_output([sys.executable, "-c", as_another], text=True)
+    assert said == "/usr/rows.json can't be written by this user\n"
+
+
 def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):
     monkeypatch.setattr("replay.experiment.Experiment.bound", interrupted_at(2))
     played = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "1.5,2"]
