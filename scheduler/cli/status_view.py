@@ -250,7 +250,7 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
         return
     known = {target["id"]: target for target in targets}
     figures = ("heard", "room", "forwarded", "refused")
-    table = plain_table("box", "state", *figures, "address", right=figures)
+    table = plain_table("box", "state", *figures, right=figures)
     for member in neighbours["members"]:
         heard_s, peer = member["heard_s"], known.get(member["name"], {})
         room = [row["room"] for row in peer.get("reported", ())]
@@ -264,9 +264,11 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
             f"{max(room):,}" if room else "",
             f"{peer.get('forwarded', 0):,}",
             f"{peer.get('refused', 0):,}",
-            Text(member["address"], overflow="fold"),
         )
     yield table
+    # In a column of a narrow terminal they would be folded, and could not be copied.
+    places = [f"{member['name']} at {member['address']}" for member in neighbours["members"]]
+    yield Text("\n".join(places), "dim")
 
 
 def _queues(queues: Sequence[Answer]) -> Table:
