@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from replay.readers.lines import Lines, shown
 
 
 def header_cells(line: str) -> list[str]:
     """The names of a header, in lower case."""
-    return [cell.strip().strip('"').lower() for cell in line.split(",")]
+    return [cell.strip().lower() for cell in _cells(line)]
+
+
+def _cells(line: str) -> list[str]:
+    """The cells of a line; those in quotes may hold commas."""
+    if '"' in line:
+        with suppress(csv.Error):  # what is no CSV seldom has the right number of cells
+            return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True))]
+    return line.split(",")
 
 
 def rows_below(header: Sequence[str], lines: Lines) -> Iterator[list[str]]:
-    """The cells of each row, without the quotes that some programs put around each.
+    """The cells of each row, without the quotes that some programs put around them.
 
     Raises:
         TraceError: A row has more or fewer cells than the header.
     """
     for line in lines:
-        cells = line.split(",")
+        cells = _cells(line)
         if len(cells) != len(header):
             found = f"{len(cells)} columns in {shown(line)}"
             raise lines.error(found, f"{len(header)} columns, as in the header")
-        yield [cell.strip().strip('"') for cell in cells] if '"' in line else cells
+        yield cells
 
 
 def rows(lines: Lines, wanted: Sequence[str]) -> Iterator[list[str]]:

@@ -260,6 +260,11 @@ class TestTolerance:
     def test_a_window_below_a_nanosecond_is_none(self, trace):
         assert read_times(trace(plain([3, 5])), sort_window_s=1e-10) == [0, 2_000_000]
 
+    def test_commas_in_quotes_are_part_of_a_cell(self, trace):
+        path = trace('"arrival_ms", "qos","from, to",deadline_ms\n"7","a ""b"", c","x,y", "50"\n')
+        (entry,) = open_trace(path)
+        assert (entry.budget_ns, entry.label) == (50_000_000, 'a "b", c')
+
     def test_a_column_that_is_there_twice_is_not_chosen_from(self, trace):
         path = trace("arrival_ms,qos,deadline_ms,Deadline_ms\n0,a,40,4000\n")
         with pytest.raises(TraceError, match=r":1: two columns deadline_ms in .*; expected one"):
