@@ -331,7 +331,7 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
 
 
 def _listed(text: str) -> list[str]:
-    """Splits a text at commas, except at those within brackets."""
+    """Splits a text at commas and the spaces about them, except at those within brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "{[") - (letter in "}]")
@@ -339,7 +339,7 @@ def _listed(text: str) -> list[str]:
             parts.append("")
         else:
             parts[-1] += letter
-    return parts
+    return [part.strip() for part in parts]
 
 
 def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:

@@ -82,7 +82,7 @@ def test_a_workload_with_policies_and_seeds(run):
 
 
 def test_policies_and_loads_add_up_when_given_several_times(run):
-    policies = ["--policy", "edf", "--policy", "fcfs,edf"]
+    policies = ["--policy", "edf", "--policy", "fcfs, edf"]
     loads = ["--load", "0.5", "--load", "1"]
     words = ["work.yaml", "--fleet", "fleet.yaml", "--requests", "20", "--no-bound", "--json", "-"]
     status, out, _ = run(*words, *policies, *loads)
