@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
@@ -127,9 +128,9 @@ def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[Rend
         if not ranked:
             yield Text("  empty", style="dim")
             continue
-        scale = max(abs(value) for _, value in ranked) or 1.0
+        scale = max((abs(value) for _, value in ranked if isfinite(value)), default=0.0) or 1.0
         for index, value in ranked:
-            bar = "█" * round(24 * abs(value) / scale)
+            bar = "█" * round(24 * abs(value) / scale) if isfinite(value) else ""
             yield Text.assemble(f"  {index:>6}  {value:>10.4g}  ", (bar, "green"))
 
 

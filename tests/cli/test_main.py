@@ -17,7 +17,7 @@ from rich.console import Console
 from scheduler import wire
 from scheduler.cli import status
 from scheduler.cli.status_view import headline, status_view
-from scheduler.cli.tables import duration, percent, top_values
+from scheduler.cli.tables import duration, outputs_view, percent, top_values
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
 
@@ -886,6 +886,13 @@ class TestWords:
         assert [duration(s) for s in (0, 45, 200, 7500, 273_600)] == (
             ["0 s", "45 s", "3 min 20 s", "2 h 5 min", "3 d 4 h"]
         )
+
+    def test_values_that_are_not_finite_are_shown(self):
+        console = Console(file=StringIO(), width=60, color_system=None)
+        console.print(*outputs_view({"y": np.array([np.inf, 2.0, -np.inf, np.nan])}, 4), sep="\n")
+        assert isinstance(console.file, StringIO)
+        shown = " ".join(console.file.getvalue().split())
+        assert shown == f"y float64 [4] 0 inf 1 2 {'█' * 24} 2 -inf 3 nan"
 
     def test_top_values_of_any_array(self):
         assert top_values(np.array([[0.1, 0.7, 0.2]]), 2) == [("1", 0.7), ("2", 0.2)]
