@@ -13,7 +13,7 @@ from typing import Any
 from replay.experiment import Experiment
 from replay.fleet.capacity import capacity_per_s
 from replay.fleet.model import Fleet
-from replay.fleet.sources import JOURNAL, load_fleet
+from replay.fleet.sources import JOURNAL, live_fleet, load_fleet
 from replay.observed import observed_fleet
 from replay.readers import FORMATS, TraceError, format_of, open_trace
 from replay.readers.timing import LATEST_S, is_slice
@@ -101,7 +101,7 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
         LaxityError: The box can't be reached.
     """
     if live and ask.fleet is None:
-        ask = replace(ask, fleet=ask.url or "live")
+        ask = replace(ask, fleet="live")
     if ask.only != "*" and ask.source != SCENARIOS:
         raise AskError(f"--only is for {SCENARIOS!r}: it selects some of them")
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
@@ -202,7 +202,7 @@ def _keys(path: Path) -> Set[Any]:
 
 def _placed(experiment: Experiment, ask: Ask) -> Experiment:
     """The scenario's experiment, on another fleet if one is given."""
-    return experiment if ask.fleet is None else replace(experiment, fleet=load_fleet(ask.fleet))
+    return experiment if ask.fleet is None else replace(experiment, fleet=_fleet(ask))
 
 
 def _workload(ask: Ask, name: str, workload: Workload) -> Experiment:
@@ -268,7 +268,7 @@ def _journal(ask: Ask, path: Path) -> Experiment:
         raise AskError(f"{given[0]} is for traces; a journal's requests have their own")
     source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
     if ask.fleet is not None:
-        fleet = load_fleet(ask.fleet)
+        fleet = _fleet(ask)
     else:
         fleet = observed_fleet(path, begin_ns=source.begin_ns)
         if source.begin_ns is None:
@@ -281,11 +281,13 @@ def _journal(ask: Ask, path: Path) -> Experiment:
 
 
 def _fleet(ask: Ask) -> Fleet:
-    if named := ask.fleet or ask.url:
-        return load_fleet(named)
+    if ask.fleet is not None and ask.fleet != "live":
+        return load_fleet(ask.fleet)
     try:
-        return load_fleet("live")
+        return live_fleet(ask.url)
     except Unavailable as error:
+        if ask.fleet or ask.url:
+            raise
         raise Unavailable(f"{error} Without a box, name the targets with --fleet FILE") from None
 
 

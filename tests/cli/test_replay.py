@@ -410,6 +410,13 @@ def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path
     )
 
 
+@pytest.mark.parametrize("words", [["work.yaml"], ["work.yaml", "--fleet", "live"]])
+def test_the_targets_are_those_of_the_box_that_is_named(run, words):
+    at = "unix:///nowhere/other.sock"
+    assert f"cannot reach the daemon at {at}" in run(*words, "--url", at)[2]
+    assert "'10.0.0.7:8702' is not an address" in run(*words, "--url", "10.0.0.7:8702")[2]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
