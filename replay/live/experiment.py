@@ -52,8 +52,8 @@ def play_experiment(
 
     Raises:
         LaxityError: The box can't be reached.
-        Interrupted: After some requests had ended, Ctrl-C was pressed, or the source can't be read
-            any further.
+        Interrupted: After some requests had ended, Ctrl-C was pressed, the source can't be read any
+            further, or a sending process has died.
         FleetError, TraceError, WorkloadError: The source can't be read at all.
     """
     policy = _label(_policy_of(url))
@@ -72,7 +72,7 @@ def play_experiment(
     result.closed = isinstance(arrivals, Clients)
     try:
         tally = play_live(url, arrivals, note, processes=processes, progress=progress)
-    except (KeyboardInterrupt, ValueError, OSError) as error:
+    except (KeyboardInterrupt, LaxityError, ValueError, OSError) as error:
         if not result.rows.seen:
             raise
         is_asked = isinstance(error, KeyboardInterrupt)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -580,6 +581,21 @@ def test_what_was_sent_before_a_trace_broke_off_is_told(files, run, box):
     assert f"it broke off when {ended:,} requests had ended" in " ".join(out.split())
     assert "short.csv:62: 2 columns" in err
     assert status == 2
+
+
+def test_what_was_sent_before_a_sender_died_is_told(files, run, box):
+    def answer(peer, header):
+        peer.answer(header)
+        if len(box.seen) == 60:
+            active_children()[0].kill()
+
+    box.on_infer = answer
+    played = ["trace.csv", "--fleet", "fleet.yaml", "--against", "live", "--url", box.url]
+    status, out, err = run(*played, "--jobs", "2", "--json", "rows.json")
+    (row,) = rows()
+    assert f"it broke off when {row['requests']} requests had ended" in out
+    assert err.endswith("of the load generator has died\n")
+    assert status == 1
 
 
 def test_a_long_run_against_a_box_says_how_far_it_is(files, run, box, monkeypatch):
