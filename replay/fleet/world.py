@@ -72,7 +72,7 @@ class Link:
             if heard_ns == sent_ns:
                 break
             sent_ns += -(-(heard_ns - sent_ns) // RESEND_NS) * RESEND_NS
-        # Every attempt of a regular loss may fall into it.
+        # No attempt gets through if losses are as regular as the attempts.
         return delay.heard_ns(sent_ns)
 
     def expected(self) -> tuple[int, float]:
