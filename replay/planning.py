@@ -82,7 +82,7 @@ class Ask:
 _IN_MS = ("deadlines", "mooncake", "timestamps-ms")
 """Formats whose times are milliseconds, and numbers that might as well be seconds."""
 
-_LOOK, _HURRY = 1_000, 100
+_LOOK, _HURRY = 1_000, 20
 """Their first requests, and the load from which the times seem to be seconds."""
 
 _READ_AGAIN = "a trace is read once for each policy, so it needs a file"
