@@ -32,6 +32,9 @@ _READINGS = {
     "W": ("power_w", figure),
 }
 
+LONG_WAIT = 0.1
+"""From which share of its time on the CPU a device is said to be slowed by the wait for a core."""
+
 
 @app.command(
     name="top",
@@ -169,9 +172,16 @@ def _devices(targets: Sequence[Mapping[str, Any]]) -> Table:
         known = target["telemetry"]
         cells = [spell(known[key]) if key in known else "" for key, spell in told.values()]
         state = Text("up", style="green") if target["up"] else Text("down", style="red")
-        slowed = Text(", ".join(known.get("throttled", ())), style="yellow")
+        slowed = Text(", ".join(_slowed_by(known)), style="yellow")
         table.add_row(target["id"], state, str(target["runs"]), *cells, slowed)
     return table
+
+
+def _slowed_by(telemetry: Mapping[str, Any]) -> Iterator[str]:
+    yield from telemetry.get("throttled", ())
+    wait = telemetry.get("core_wait", 0.0)
+    if wait >= LONG_WAIT:
+        yield f"waiting for a core {percent(wait)}"
 
 
 def _models(models: Sequence[Mapping[str, Any]]) -> Table:

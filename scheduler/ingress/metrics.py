@@ -29,6 +29,7 @@ _TELEMETRY = {
     "temperature_c": ("temperature_celsius", "Temperature of the hottest sensor"),
     "clock_hz": ("clock_hertz", "Clock rate; the mean of several cores"),
     "power_w": ("power_watts", "Power draw; that of the box if only that is metered"),
+    "core_wait": ("core_wait_ratio", "Share of its time on the CPU spent waiting for a core"),
 }
 """Name and help text of each metric, by its key in a device's telemetry."""
 

@@ -94,6 +94,11 @@ def test_a_jetson_tells_how_often_it_drew_too_much():
     assert found["laxity_target_over_current_events_total", "cpu:0"] == 4
 
 
+def test_a_busy_box_tells_how_long_workers_wait_for_a_core():
+    device = {**DEVICE, "telemetry": {"core_wait": 0.4}}
+    assert told({**STATUS, "targets": [device]})["laxity_target_core_wait_ratio", "cpu:0"] == 0.4
+
+
 def test_what_a_box_does_not_have_is_left_out():
     names = {name for name, *_ in told({**STATUS, "journal": None})}
     assert not {name for name in names if "cloud" in name or "cache" in name}

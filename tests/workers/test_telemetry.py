@@ -11,6 +11,7 @@ ABI/testing/sysfs-driver-intel-i915-hwmon.
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,6 +161,34 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ns
+
+
+def waited(root: Path, **threads: tuple[int, int]) -> None:
+    """For how many ms each thread has run, and waited for a core."""
+    shutil.rmtree(root / "proc/self/task", ignore_errors=True)
+    told = {f"proc/self/task/{name}/schedstat": times for name, times in threads.items()}
+    write(root, {path: f"{ran}000000 {wait}000000 7" for path, (ran, wait) in told.items()})
+
+
+def test_how_long_a_worker_waits_for_a_core(tmp_path):
+    waited(tmp_path, t1=(5000, 700), t2=(1000, 0), t3=(40, 80))
+    probe = CpuProbe((), tmp_path)
+    assert probe.read().core_wait is None
+    waited(tmp_path, t1=(5600, 800), t2=(1200, 100), t4=(9999, 9999))
+    assert probe.read().core_wait == 0.2
+    # An idle worker's is no news, and neither is that of a kernel that does not count.
+    waited(tmp_path, t1=(5601, 890), t2=(1200, 100))
+    assert probe.read().core_wait is None
+    write(tmp_path, {"proc/self/task/t1/schedstat": "0 0"})
+    assert probe.read().core_wait is None
+
+
+def test_a_real_wait_for_a_core():
+    probe = CpuProbe(())
+    probe.read()
+    while (share := probe.read().core_wait) is None:
+        sum(range(20_000_000))
+    assert 0 <= share < 1
 
 
 def test_an_orin_nanos_cpu(orin_nano):

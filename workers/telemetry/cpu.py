@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from workers.kernel_files import number_of, text_of
@@ -17,6 +18,8 @@ from workers.telemetry.tegra import WattMeter, nvp_model
 
 _ZONES = ("cpu", "x86_pkg_temp", "soc", "tj-thermal")
 _COOLERS = ("cpufreq", "cpu-", "processor")
+_LEAST_NS = 100_000_000
+"""Of less running and waiting together, a share would say little."""
 
 
 class CpuProbe:
@@ -35,6 +38,7 @@ class CpuProbe:
         self._watts = Rate(clock_ns)
         self._package = RaplMeter(root)
         self._board = WattMeter(root, clock_ns)
+        self._wait = CoreWait(root)
 
     def read(self) -> Reading:
         """See `Probe.read`."""
@@ -50,6 +54,7 @@ class CpuProbe:
             energy_j=energy_j,
             power_mode=power_mode(self._root, self._cores),
             throttled=cooled_by_slowing(self._root, _COOLERS),
+            core_wait=self._wait.share(),
         )
 
     def _utilisation(self) -> float | None:
@@ -86,6 +91,30 @@ class CpuProbe:
         khz = [number_of(folder / f"cpu{core}/cpufreq/scaling_cur_freq") for core in cores]
         known = [value for value in khz if value is not None]
         return 1000 * sum(known) // len(known) if known else None
+
+
+class CoreWait:
+    """How long the threads of this process wait for a core; see scheduler/sched-stats.rst."""
+
+    def __init__(self, root: Path) -> None:
+        """Start without a previous reading."""
+        self._tasks = root / "proc/self/task"
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def share(self) -> float | None:
+        """The part of the time since the previous reading in which they waited instead of ran."""
+        before, self._before = self._before, dict(self._read())
+        kept = [(now, before[task]) for task, now in self._before.items() if task in before]
+        ran_ns = sum(now[0] - then[0] for now, then in kept)
+        waited_ns = sum(now[1] - then[1] for now, then in kept)
+        whole_ns = ran_ns + waited_ns
+        return waited_ns / whole_ns if whole_ns >= _LEAST_NS else None
+
+    def _read(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        for path in self._tasks.glob("*/schedstat"):
+            fields = (text_of(path) or "").split()
+            if len(fields) == 3:  # else the thread has ended, or the kernel counts nothing
+                yield path.parent.name, (int(fields[0]), int(fields[1]))
 
 
 class RaplMeter:

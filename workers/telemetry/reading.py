@@ -28,6 +28,8 @@ class Reading:
         power_mode: The box's setting for trading speed against power.
         over_current_events: How often it was throttled for drawing too much current.
         throttled: Why it is throttled; empty if it is not.
+        core_wait: For how much of the time in which the worker had something to do on the CPU it
+            waited for a core, because others used them; 0 to 1.
     """
 
     utilisation: float | None = None
@@ -40,6 +42,7 @@ class Reading:
     power_mode: str | None = None
     over_current_events: int | None = None
     throttled: tuple[str, ...] = ()
+    core_wait: float | None = None
 
     def known(self) -> dict[str, Any]:
         """The known values as plain types, floats rounded to thousandths."""
