@@ -217,8 +217,9 @@ def _started() -> set[int]:
 
 def _read_again(config: Config, file: Path | None) -> list[Path]:
     """The files that are read again when they change."""
-    tls = (config.tls.cert, config.tls.key) if config.tls is not None else ()
-    return [path for path in (file, config.token_file, config.tenants_file, *tls) if path]
+    tls = config.tls
+    certificates = (tls.cert, tls.key, tls.client_ca) if tls is not None else ()
+    return [path for path in (file, config.token_file, config.tenants_file, *certificates) if path]
 
 
 def _check(

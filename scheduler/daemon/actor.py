@@ -36,7 +36,7 @@ from scheduler.daemon.parts import (
     open_tasks,
 )
 from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
-from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
+from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
@@ -225,7 +225,7 @@ class SchedulerProcess:
         # Clients that wait for the box submit what they have as soon as a door opens.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
-        self._tls = server_context(config.tls) if config.tls is not None else None
+        self._tls = DoorContext(config.tls) if config.tls is not None else None
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
             _bound(address, server)
@@ -270,11 +270,11 @@ class SchedulerProcess:
 
     async def _take_secrets(self) -> None:
         config, self._not_taken_secrets = self._config, []
-        if self._tls is not None and config.tls is not None:
+        if self._tls is not None:
             try:
-                load_certificate(self._tls, config.tls)
+                self._tls.read_again()
             except ConfigError as error:
-                self._take_not("certificate", error)
+                self._take_not("certificates", error)
         try:
             access = load_access(config.token_file, config.tenants_file)
         except ConfigError as error:

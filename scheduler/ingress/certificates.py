@@ -14,15 +14,48 @@ HANDSHAKE_S = 5.0
 """How long a client may take for its TLS handshake, and over gRPC for that of HTTP/2 too."""
 
 
-def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    """The TLS context of a door.
+class DoorContext(ssl.SSLContext):
+    """The TLS context of a door, whose files can be read again while it serves.
+
+    Each reading makes a new context for the handshakes from then on: one that exists can forget
+    neither an authority nor the sessions that clients resume without a certificate.
 
     Args:
         tls: The certificate files.
         alpn: The registered names of the protocols that the door speaks.
 
     Raises:
-        ConfigError: A file can't be read, or is not a certificate or key.
+        ConfigError: A file can't be read, or is not what it should be.
+    """
+
+    def __new__(cls, tls: TlsConfig, alpn: Sequence[str] = ()) -> DoorContext:
+        """A context for a server."""
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, tls: TlsConfig, alpn: Sequence[str] = ()) -> None:
+        """Reads the files."""
+        self._tls, self._alpn = tls, alpn
+        self.read_again()
+
+    def read_again(self) -> None:
+        """Reads the files again.
+
+        Raises:
+            ConfigError: A file can't be read, or is not what it should be. Handshakes then keep
+                using what was read before.
+        """
+        self._latest = server_context(self._tls, self._alpn)
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begins a handshake; event loops call this for each connection."""
+        return self._latest.wrap_bio(*args, **options)
+
+
+def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
+    """A TLS context for a server, with what the files hold now; arguments as in `DoorContext`.
+
+    Raises:
+        ConfigError: A file can't be read, is not a certificate or key, or the key does not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -36,28 +69,19 @@ def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:
             raise _unusable(tls.client_ca, "tls.client_ca", error, "certificates in PEM") from None
         except OSError as error:
             raise _unusable(tls.client_ca, "tls.client_ca", error) from None
-    load_certificate(context, tls)
+    _load_certificate(context, tls)
     return context
 
 
-def load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
-    """Reads the certificate files again; later handshakes use what they hold now.
-
-    Raises:
-        ConfigError: A file can't be read, is not a certificate or key, or the key does not match.
-            Handshakes then keep using the previous certificate.
-    """
+def _load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
     for key, path in (("tls.cert", tls.cert), ("tls.key", tls.key)):
         try:
             path.open("rb").close()  # OpenSSL does not say which of the two is missing
         except OSError as error:
             raise _unusable(path, key, error) from None
     try:
-        # A pair that does not match would leave `context` without its old key, so a throw-away
-        # context tries it first.
-        for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
-            # Without `password`, OpenSSL would ask the terminal for an encrypted key's, and block.
-            each.load_cert_chain(tls.cert, tls.key, password="")
+        # Without `password`, OpenSSL would ask the terminal for an encrypted key's, and block.
+        context.load_cert_chain(tls.cert, tls.key, password="")
     except OSError as error:
         wanted = f"a certificate in PEM, and {tls.key} its own key without a password"
         raise _unusable(tls.cert, "tls.cert", error, wanted) from None

@@ -299,6 +299,32 @@ def served_certificate(box: Box, host: str, port: int) -> bytes:
         return secured.getpeercert(True) or b""
 
 
+def test_who_was_signed_by_an_authority_that_was_removed_is_refused(box: Box) -> None:
+    def let_in() -> set[str]:
+        return {door for door in ("https", "tls", "grpcs") if lets_in(box, door)}
+
+    trusted = box.tenants.parent / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(trusted)
+    eventually(lambda: not let_in())
+    box.authority.cert_pem.write_to_path(trusted)
+    eventually(lambda: let_in() == {"https", "tls", "grpcs"})
+
+
+def lets_in(box: Box, door: str) -> bool:
+    context = client_context(box, "arm-7.example")
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # which says it during the handshake
+    context.set_alpn_protocols(["h2"] if door == "grpcs" else ["http/1.1"])
+    host, _, port = box.agent.address(door).rpartition(":")
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=PATIENCE_S) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
 def test_a_door_that_dies_is_back(box: Box) -> None:
     doors = [p for p in box.agent.processes() if "scheduler.ingress.process" in p.cmdline()]
     assert len(doors) == 2

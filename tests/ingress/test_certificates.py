@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import serialization
 
 from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError
-from scheduler.ingress.certificates import load_certificate, server_context
+from scheduler.ingress.certificates import DoorContext, server_context
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +62,74 @@ def test_a_certificate_and_its_key_are_taken(files):
     server_context(tls)
 
 
-def handshake(server: ssl.SSLContext) -> str:
-    """The common way of a client that believes everything; the certificate that it is shown."""
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    ends = (
-        trusting.wrap_bio(back, there, server_hostname="own.example"),
-        server.wrap_bio(there, back, server_side=True),
-    )
-    for _ in range(5):
-        for end in ends:
-            with suppress(ssl.SSLWantReadError):
-                end.do_handshake()
-    shown = ends[0].getpeercert(binary_form=True)
-    assert shown is not None
-    return ssl.DER_cert_to_PEM_cert(shown)
+class Caller:
+    """A client that believes everything, and may show a certificate and resume a session.
+
+    Attributes:
+        context: Its TLS context.
+        session: The session to resume; the last one after a handshake.
+    """
+
+    def __init__(self, shown: trustme.LeafCert | None = None, version: str = "TLSv1_3") -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.context.check_hostname, self.context.verify_mode = False, ssl.CERT_NONE
+        self.context.maximum_version = ssl.TLSVersion[version]
+        self.session: ssl.SSLSession | None = None
+        if shown is not None:
+            shown.configure_cert(self.context)
+
+    def handshake(self, server: ssl.SSLContext) -> str:
+        """A handshake with a server; the certificate that it shows."""
+        there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+        own = self.context.wrap_bio(
+            back, there, server_hostname="own.example", session=self.session
+        )
+        ends = own, server.wrap_bio(there, back, server_side=True)
+        for _ in range(5):
+            for end in ends:
+                with suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        with suppress(ssl.SSLWantReadError):
+            own.read()  # what TLS 1.3 sends after the handshake
+        self.session = own.session
+        shown = own.getpeercert(binary_form=True)
+        assert shown is not None
+        return ssl.DER_cert_to_PEM_cert(shown)
 
 
-def test_a_new_certificate_without_its_key_takes_nothing_from_the_old_one(files):
-    own, torn = (
-        TlsConfig.model_validate({"cert": cert, "key": "own.key"}, context={"base": files})
-        for cert in ("own.pem", "other.pem")
+def test_a_new_certificate_without_its_key_takes_nothing_from_the_old_one(files, tmp_path):
+    copied = {name: tmp_path / name for name in ("own.pem", "own.key")}
+    for name, copy in copied.items():
+        copy.write_bytes((files / name).read_bytes())
+    tls = TlsConfig.model_validate(
+        {"cert": "own.pem", "key": "own.key"}, context={"base": tmp_path}
     )
-    context = server_context(own)
-    before = handshake(context)
+    context = DoorContext(tls)
+    before = Caller().handshake(context)
+    copied["own.pem"].write_bytes((files / "other.pem").read_bytes())
     with pytest.raises(ConfigError, match="its own key"):
-        load_certificate(context, torn)
-    assert handshake(context) == before
+        context.read_again()
+    assert Caller().handshake(context) == before
+    copied["own.key"].write_bytes((files / "other.key").read_bytes())
+    context.read_again()
+    assert Caller().handshake(context) != before
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_who_was_signed_by_an_authority_that_was_removed_is_refused(files, tmp_path, version):
+    ours, another = trustme.CA(), trustme.CA()
+    trusted = tmp_path / "ca.pem"
+    ours.cert_pem.write_to_path(trusted)
+    tls = TlsConfig.model_validate(
+        {"cert": "own.pem", "key": "own.key", "client_ca": str(trusted)}, context={"base": files}
+    )
+    context = DoorContext(tls)
+    known = Caller(ours.issue_cert("arm-7.example"), version)
+    known.handshake(context)
+    another.cert_pem.write_to_path(trusted)
+    context.read_again()
+    for session in (known.session, None):
+        known.session = session
+        with pytest.raises(ssl.SSLError):
+            known.handshake(context)
+    Caller(another.issue_cert("arm-8.example"), version).handshake(context)

@@ -62,7 +62,7 @@ class GrpcServer:
         )
         self._addresses = addresses
         self._tls = config.tls
-        self._certificates = _Certificates(config.tls) if config.tls is not None else None
+        self._certificates: list[_Certificates] = []
         self._service = service
         self._calls = min(calls + doors.grpc_messages, _INT_MAX)
         self._options = _options(config)
@@ -93,8 +93,9 @@ class GrpcServer:
             scheme, _, rest = url.partition("://")
             target = f"unix:{rest}" if scheme == "unix" else rest
             try:
-                if scheme == "tls" and self._certificates is not None:
-                    server.add_secure_port(target, self._certificates.credentials())
+                if scheme == "tls" and self._tls is not None:
+                    self._certificates.append(_Certificates(self._tls))
+                    server.add_secure_port(target, self._certificates[-1].credentials())
                 else:
                     server.add_insecure_port(target)
             except RuntimeError:  # its text names the address and a setting for debugging
@@ -125,8 +126,8 @@ class GrpcServer:
     def reload(self, access: Access) -> None:
         """Applies new access rules; later handshakes use the current certificate files."""
         self._callers.access = access
-        if self._certificates is not None:
-            self._certificates.changed = True
+        for certificates in self._certificates:
+            certificates.changed = True
 
     async def drain(self, seconds: float) -> None:
         """Starts nothing new, and waits for calls in flight, at most so many seconds."""
@@ -136,7 +137,7 @@ class GrpcServer:
 
 
 class _Certificates:
-    """Gives gRPC the certificates, and new ones after a reload."""
+    """Gives gRPC the certificates of one address, and new ones after a reload."""
 
     def __init__(self, tls: TlsConfig) -> None:
         self._tls = tls

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
 from scheduler.config.box import Config
-from scheduler.ingress.certificates import HANDSHAKE_S, load_certificate, server_context
+from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.routes import Routes
@@ -43,10 +43,7 @@ class HttpServer:
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
         self._door = HttpDoor(limits, access, routes.serve, service.compat, config.doors.host_names)
         self._sockets = sockets
-        self._tls = config.tls
-        self._context = (
-            server_context(config.tls, ("http/1.1",)) if config.tls is not None else None
-        )
+        self._context = DoorContext(config.tls, ("http/1.1",)) if config.tls is not None else None
         self._servers: list[asyncio.AbstractServer | UnixDoor] = []
 
     async def open(self) -> None:
@@ -67,8 +64,8 @@ class HttpServer:
     def reload(self, access: Access) -> None:
         """Applies new access rules; later handshakes use the current certificate files."""
         self._door.access = access
-        if self._tls is not None and self._context is not None:
-            load_certificate(self._context, self._tls)
+        if self._context is not None:
+            self._context.read_again()
 
     async def drain(self, seconds: float) -> None:
         """Stops listening, and waits for the last answers, at most so many seconds."""
