@@ -13,10 +13,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
-from scheduler.client.call import Options, infer_call, milliseconds, no_task_id
+from scheduler.client.call import (
+    Options,
+    checked_timeout_s,
+    infer_call,
+    milliseconds,
+    no_task_id,
+)
 from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
-from scheduler.client.input_names import InputNames
+from scheduler.client.input_names import InputNames, question_of_frame
 from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
 from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
@@ -141,11 +147,12 @@ class AsyncClient:
         """Keeps trying to connect for `timeout_s`.
 
         Raises:
+            InvalidInput: That is not a number of seconds, above 0 and at most a day.
             Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
             ProtocolError: The server speaks another version, or is no laxity daemon.
         """
-        await self.exchange().connect(timeout_s)
+        await self.exchange().connect(checked_timeout_s(timeout_s))
 
     @overload
     def submit(
@@ -286,7 +293,7 @@ class AsyncClient:
             future: asyncio.Future[Any]
             try:
                 if not isinstance(frame, Mapping):
-                    inputs = {await self._input_name(model): frame}
+                    inputs = {await self._input_name(model, deadline_ms, options): frame}
                 answer = ask(model, inputs, deadline_ms=deadline_ms, **options)
                 future = asyncio.ensure_future(answer)
             except LaxityError as error:  # Reported in order, after earlier frames.
@@ -371,9 +378,12 @@ class AsyncClient:
     async def _ask(self, kind: str, timeout_s: float) -> Any:
         return await self._take(Question(kind, timeout_s=timeout_s))
 
-    async def _input_name(self, model: str) -> str:
+    async def _input_name(self, model: str, deadline_ms: Any, options: Options) -> str:
         name = self._input_names.known(model, self.exchange().losses)
-        return name or self._input_names.learn(model, await self.models())
+        if name is not None:
+            return name
+        asked = question_of_frame(deadline_ms, options)
+        return self._input_names.learn(model, await self._take(asked))
 
 
 def _let_go(exchange: Exchange) -> None:

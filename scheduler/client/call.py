@@ -156,7 +156,7 @@ def question_call(
     Raises:
         InvalidInput: The timeout is not a number of seconds, above 0 and at most a day.
     """
-    budget_ns = int(_checked_timeout_s(timeout_s) * 1e9)
+    budget_ns = int(checked_timeout_s(timeout_s) * 1e9)
     now_ns = time.monotonic_ns()
     header = {"t": kind, "id": call_id, **(fields or {})}
     call = Call(call_id, future, header, [], now_ns, now_ns + budget_ns, False)
@@ -275,13 +275,18 @@ def as_float(value: Any) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _checked_timeout_s(value: Any) -> float:
+def checked_timeout_s(value: Any, name: str = "timeout_s") -> float:
+    """Checks a number of seconds, and returns it as a float.
+
+    Raises:
+        InvalidInput: It is not a number, or not above 0 and at most a day.
+    """
     if not is_number(value):
-        raise InvalidInput(f"timeout_s is a number of seconds, not {value!r}")
+        raise InvalidInput(f"{name} is a number of seconds, not {value!r}")
     number = as_float(value)
     if not 1e-9 <= number <= MAX_DEADLINE_MS / 1e3:
         raise InvalidInput(
-            f"timeout_s is more than 0 and at most {MAX_DEADLINE_MS / 1e3:g} s, not {value!r}"
+            f"{name} is more than 0 and at most {MAX_DEADLINE_MS / 1e3:g} s, not {value!r}"
         )
     return number
 

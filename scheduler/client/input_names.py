@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from scheduler.client.call import (
+    MAX_DEADLINE_MS,
+    MAX_TASK_MS,
+    Options,
+    checked_deadline_ms,
+    milliseconds,
+)
+from scheduler.client.tasks import ANSWER_S, Question
 from scheduler.core.names import hint
 from scheduler.errors import InvalidInput, ModelNotFound
 
@@ -28,6 +36,24 @@ class InputNames:
         """Learns a name from the answer to `models`; errors are those of `only_input`."""
         self._names[model] = name = only_input(model, models)
         return name
+
+
+def question_of_frame(deadline_ms: Any, options: Options) -> Question:
+    """The question for the box's models, of a frame that needs the name of its input.
+
+    A box that is away is waited for until the frame's deadline. One that is there may take longer
+    to answer, or frames with a short deadline would never learn the name.
+
+    Raises:
+        InvalidInput: The deadline is not what it should be.
+    """
+    durable = bool(options.get("durable"))
+    if (deadline_s := options.get("deadline_s")) is not None:
+        deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
+    most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
+    within_ms = checked_deadline_ms(deadline_ms, most_ms=most_ms)
+    within_s = min(max(within_ms, 1.0) / 1e3, ANSWER_S)
+    return Question("models", timeout_s=within_s, grace_s=ANSWER_S - within_s)
 
 
 def only_input(model: str, models: Mapping[str, Any]) -> str:

@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler.address import default_url, parse_address
 from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
-from scheduler.client.call import Options, infer_call, milliseconds, no_task_id
+from scheduler.client.call import (
+    Options,
+    checked_timeout_s,
+    infer_call,
+    milliseconds,
+    no_task_id,
+)
 from scheduler.client.exchange_thread import ExchangeThread
 from scheduler.client.frames import check_map, results
-from scheduler.client.input_names import InputNames
+from scheduler.client.input_names import InputNames, question_of_frame
 from scheduler.client.request_future import RequestFuture, check_may_wait
 from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
 from scheduler.client.tls import FilePath, tls_for
@@ -66,6 +72,7 @@ class Client:
 
         Raises:
             AddressError: The URL has none of these forms.
+            InvalidInput: `connect_timeout_s` is not a number of seconds, above 0 and at most a day.
             ValueError: Such a file is given for `tcp`, or `key` without `cert`.
             Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
@@ -74,13 +81,14 @@ class Client:
         self.url = url or default_url()
         # Before there is an event loop to close.
         tls = tls_for(parse_address(self.url), ca, cert, key)
+        timeout_s = checked_timeout_s(connect_timeout_s, "connect_timeout_s")
         token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._input_names = InputNames()
         self._running = ExchangeThread(self, self.url, token, tls)
         self._exchange, self._thread = self._running.exchange, self._running.thread
         try:
-            self._running.connect(connect_timeout_s)
+            self._running.connect(timeout_s)
         except BaseException:
             self.close()
             raise
@@ -290,7 +298,9 @@ class Client:
 
         def send(frame: Any) -> Future[Result] | Task:
             try:
-                inputs = self._named(model, frame)
+                inputs = frame
+                if not isinstance(frame, Mapping):
+                    inputs = {self._input_name(model, deadline_ms, options): frame}
                 return submit(model, inputs, deadline_ms=deadline_ms, **options)
             except LaxityError as error:  # Reported in order, after earlier frames.
                 future: Future[Result] = Future()
@@ -382,11 +392,12 @@ class Client:
     def _ask(self, kind: str, timeout_s: float) -> Any:
         return self._take(Question(kind, timeout_s=timeout_s))
 
-    def _named(self, model: str, frame: Any) -> Mapping[str, Any]:
-        if isinstance(frame, Mapping):
-            return frame
+    def _input_name(self, model: str, deadline_ms: Any, options: Options) -> str:
         name = self._input_names.known(model, self._exchange.losses)
-        return {name or self._input_names.learn(model, self.models()): frame}
+        if name is not None:
+            return name
+        asked = question_of_frame(deadline_ms, options)
+        return self._input_names.learn(model, self._take(asked))
 
 
 def _waited_for(answer: Future[Any] | Task) -> Any:

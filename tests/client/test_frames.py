@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from typing_extensions import assert_type
 
-from scheduler import AsyncClient, Client, ModelNotFound, Overloaded, Result, wire
+from scheduler import AsyncClient, Client, ModelNotFound, Overloaded, Result, Unavailable, wire
 from tests.fake_box import MODELS, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
@@ -118,6 +119,45 @@ def test_the_error_of_a_frame_without_the_name_of_its_input_has_its_turn(box: Fa
             seen([result async for result in results])
 
     asyncio.run(main())
+
+
+def test_a_box_that_is_away_is_waited_for_until_the_deadline_of_a_frame(
+    box: FakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.client.input_names.ANSWER_S", 3600.0)
+    frames = [np.ones(2, np.float32)] * 3
+    options: Any = {"return_exceptions": True, "deadline_s": 0.02}
+    with Client(box.url) as client:
+        box.stop()
+        box.wait("lost")
+        told = list(client.map("digits", frames, **options))
+        assert [type(error) for error in told] == [Unavailable] * 3
+
+    async def main() -> None:
+        client = AsyncClient(box.url)
+        results = client.map("digits", frames, **options)
+        assert [type(error) async for error in results] == [Unavailable] * 3
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_box_that_is_there_may_take_longer_to_tell_its_models_than_a_frame_has(
+    box: FakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = box.take
+
+    def slow(peer: Peer, header: wire.Header) -> None:
+        if header["t"] == "models":
+            time.sleep(0.05)
+        take(peer, header)
+
+    monkeypatch.setattr(box, "take", slow)
+    frames = [np.ones(2, np.float32)] * 3
+    with Client(box.url) as client:
+        results = client.map("digits", frames, deadline_ms=1, accept_late=True)
+        assert [result["image"].tolist() for result in results] == [[1, 1]] * 3
+    assert len(box.messages("models")) == 1
 
 
 def test_a_durable_task_that_is_refused_has_its_turn(box: FakeBox) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
@@ -24,6 +25,7 @@ import pytest
 
 import scheduler
 from scheduler import (
+    AsyncClient,
     Client,
     DeadlineExpired,
     DeadlineInfeasible,
@@ -271,8 +273,16 @@ class TestArguments:
 
     @pytest.mark.parametrize("timeout_s", [0, -1, None, "1", [1], math.nan, 1e9, HUGE], ids=short)
     def test_a_timeout_is_a_number_of_seconds(self, client, timeout_s):
-        with pytest.raises(InvalidInput, match="timeout_s is"):
+        with pytest.raises(InvalidInput, match=r"^timeout_s is"):
             client.status(timeout_s)
+        with pytest.raises(InvalidInput, match=r"^connect_timeout_s is"):
+            Client(client.url, connect_timeout_s=timeout_s)
+
+        async def connect() -> None:
+            await AsyncClient(client.url).connect(timeout_s)
+
+        with pytest.raises(InvalidInput, match=r"^timeout_s is"):
+            asyncio.run(connect())
 
     def test_what_no_message_can_hold_fails_alone(self, box, client):
         # What a file's name or an argument of a shell that is not UTF-8 is in Python.
