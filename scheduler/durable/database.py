@@ -355,5 +355,10 @@ def _outcome_of(op: Op, database: Database) -> Any:
 def _as_answer(error: Exception) -> LaxityError:
     if isinstance(error, sqlite3.Error) and "full" in str(error):
         return Overloaded(f"there is no room to store it: {error}", {"limit": "disk"})
-    said = error if isinstance(error, sqlite3.Error) else repr(error)
-    return Unavailable(f"the store of durable tasks does not work: {said}", {"durable": False})
+    text = f"the store of durable tasks does not work: {told(error)}"
+    return Unavailable(text, {"durable": False})
+
+
+def told(error: Exception) -> str:
+    """An error in words; one that nobody foresaw also with its kind."""
+    return str(error) if isinstance(error, sqlite3.Error | OSError) else repr(error)

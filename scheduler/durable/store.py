@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -22,7 +21,7 @@ from typing import Any
 
 import structlog
 
-from scheduler.durable.database import FILE, Damaged, Database, Op
+from scheduler.durable.database import FILE, Damaged, Database, Op, told
 from scheduler.durable.records import Bounds
 from scheduler.errors import Overloaded, Unavailable
 
@@ -84,8 +83,8 @@ class _Worker:
     def _run(self) -> None:
         try:
             database = self._opened()
-        except (sqlite3.Error, OSError) as error:
-            why = f"no durable tasks until the cause is mended and the box restarted: {error}"
+        except Exception as error:  # of any kind: callers wait for answers
+            why = f"no durable tasks until the cause is mended and the box restarted: {told(error)}"
             self._refuse(why)
             return
         work = self._work(database)
@@ -136,7 +135,7 @@ class Store:
         self._folder = folder
         self._bounds = bounds
         self._opened = threading.Event()
-        self._refused: sqlite3.Error | OSError | None = None
+        self._refused: Exception | None = None
         self._lock: int | None = None
         self._writer = _Worker("laxity-tasks-write", loop, MOST_AT_ONCE)
         self._reader = _Worker("laxity-tasks-read", loop, LOOKS_AT_ONCE)
@@ -175,7 +174,7 @@ class Store:
             self._lock = _locked(self._folder)
             database, damage = open_database(self._folder / FILE, self._bounds)
             _sync(self._folder)
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:
             self._cannot(error)
             self._refused = error
             raise
@@ -193,13 +192,13 @@ class Store:
             raise self._refused
         try:
             return Database(self._folder / FILE, self._bounds, reading=True)
-        except (sqlite3.Error, OSError) as error:
+        except Exception as error:
             self._cannot(error)
             raise
 
     def _cannot(self, error: Exception) -> None:
-        self.problem = f"{self._folder}: {error}; mend that and restart the box"
-        log.error("no durable tasks", folder=str(self._folder), error=str(error))
+        self.problem = f"{self._folder}: {told(error)}; mend that and restart the box"
+        log.error("no durable tasks", folder=str(self._folder), error=told(error))
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:

@@ -414,6 +414,31 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
     assert (tmp_path / "tasks").read_text() == "not a folder"
 
 
+@pytest.mark.parametrize("opening", ["writer", "reader"])
+def test_a_store_that_fails_to_open_in_an_unforeseen_way_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: str
+) -> None:
+    made = Database.__init__
+
+    def fails(database: Database, path: Path, bounds: Bounds, reading: bool = False) -> None:
+        if reading == (opening == "reader"):
+            raise TypeError("what?")
+        made(database, path, bounds, reading)
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        asks = (counter.ask("tasks"), counter.ask("task_status", task="t"))
+        for ask in (*asks, counter.submit("t")) if opening == "writer" else asks:
+            answer = await ask
+            assert (answer["code"], answer["detail"]) == ("unavailable", {"durable": False})
+            assert "TypeError('what?')" in answer["message"]
+        assert "TypeError('what?')" in counter.desk.status()["problem"]
+        await counter.close()
+
+    monkeypatch.setattr(Database, "__init__", fails)
+    run(scene)
+
+
 def test_a_store_of_another_process_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
