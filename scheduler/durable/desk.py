@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import structlog
 
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.driver import Driver
+from scheduler.durable.asker import Asker
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import PURGED_AT_ONCE, Database
 from scheduler.durable.feeder import Feeder
@@ -29,8 +30,12 @@ MOST_WAITS = 10_000
 """The most callers that may wait for the end of a task at once, divided by `Shares`."""
 
 FETCHED_BYTES = 256_000_000
-"""The most bytes of results being read from disk, unless a single one is larger; divided by
-`Shares` too."""
+"""The most bytes of results on their way from disk to callers, unless a single one is larger;
+divided by `Shares` too."""
+
+MOST_OF_ONE = 0.75
+"""The largest part of `FETCHED_BYTES` for one caller: one that reads nothing must not take all that
+its tenant may have."""
 
 LOOK_AGAIN_S = 0.01
 """How soon to look up a task again whose end the feeder will not report."""
@@ -52,6 +57,7 @@ class FoundTask:
         submitted_unix_ms: When it was submitted, by the wall clock.
         ended_unix_ms: When it ended, by the wall clock; None until then.
         result: Header and outputs, if it ended with a result and that was fetched.
+        left: With a result, to be called once that has left the box, or is dropped.
     """
 
     kept: KeptTask
@@ -60,6 +66,7 @@ class FoundTask:
     submitted_unix_ms: int
     ended_unix_ms: int | None
     result: tuple[dict[str, Any], bytes] | None = None
+    left: Callable[[], None] | None = None
 
 
 class TaskDesk:
@@ -91,7 +98,7 @@ class TaskDesk:
         self._refusal: str | None = None
         self._waits = Shares()
         self._fetching = Shares()
-        self._waiters: dict[int, list[Callable[[], None]]] = {}
+        self._waiters: dict[int, dict[Callable[[], None], None]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
         self._store.write(Database.clock, self._start_clock)
@@ -197,7 +204,7 @@ class TaskDesk:
         """Tells `then` whether a task with that content is stored."""
         self._store.write(lambda db: db.find(tenant, id_, asked.digest()) is not None, then)
 
-    def fetch(self, tenant: str, id_: str, wait_ns: int | None, then: Then) -> None:
+    def fetch(self, tenant: str, id_: str, wait_ns: int | None, then: Then, asker: Asker) -> None:
         """Looks up a task, with its result if the caller waits for it.
 
         Args:
@@ -205,22 +212,25 @@ class TaskDesk:
             id_: The task's id.
             wait_ns: How long to wait for its end; None leaves the result out.
             then: Called with a `FoundTask`, `TaskNotFound`, or `Overloaded` if too many ask at
-                once.
+                once; not called any more once the asker is gone.
+            asker: Who asks.
         """
-        if self._defer(partial(self.fetch, tenant, id_, wait_ns, then)):
+        if self._defer(partial(self.fetch, tenant, id_, wait_ns, then, asker)):
             return
         end_s = self._loop.time() + (wait_ns or 0) / 1e9
 
         def looked(kept: KeptTask | LaxityError) -> None:
+            if asker.is_gone:
+                return
             if isinstance(kept, LaxityError):
                 then(kept)
                 return
             left_s = end_s - self._loop.time()
             if kept.outcome is Outcome.COMPLETED and wait_ns is not None:
-                self._fetch_result(tenant, kept, then)
+                self._fetch_result(tenant, kept, then, asker)
             elif kept.outcome is not None or left_s <= 0:
                 then(self._found(kept))
-            elif not self._wait(tenant, kept.seq, left_s, again):
+            elif not self._wait(tenant, kept.seq, left_s, again, asker):
                 text = "too many callers wait for the end of a task already"
                 then(Overloaded(text, {"limit": "waits"}))
 
@@ -229,19 +239,25 @@ class TaskDesk:
 
         again()
 
-    def _fetch_result(self, tenant: str, kept: KeptTask, then: Then) -> None:
+    def _fetch_result(self, tenant: str, kept: KeptTask, then: Then, asker: Asker) -> None:
         size = max(1, kept.bytes)
-        if not self._fetching.take(tenant, size, FETCHED_BYTES):
+        is_greedy = asker.held and asker.held + size > MOST_OF_ONE * FETCHED_BYTES
+        if is_greedy or not self._fetching.take(tenant, size, FETCHED_BYTES):
             text = "results that are being fetched fill the memory for them"
             then(Overloaded(text, {"limit": "bytes"}))
             return
+        asker.held += size
+
+        def left() -> None:
+            asker.held -= size
+            self._fetching.give_back(tenant, size)
 
         def fetched(result: tuple[dict[str, Any], bytes] | LaxityError | None) -> None:
-            self._fetching.give_back(tenant, size)
-            if result is None:
-                then(not_found(kept.id))  # it was purged in the meantime
-            else:
-                then(result if isinstance(result, LaxityError) else self._found(kept, result))
+            if isinstance(result, tuple):
+                then(replace(self._found(kept), result=result, left=left))
+                return
+            left()
+            then(result or not_found(kept.id))  # it was purged in the meantime
 
         self._store.read(lambda db: db.result(kept.seq), fetched, tenant)
 
@@ -317,7 +333,7 @@ class TaskDesk:
         self._early.append(call)
         return True
 
-    def _found(self, kept: KeptTask, result: Any = None) -> FoundTask:
+    def _found(self, kept: KeptTask) -> FoundTask:
         task = self._feeder.tasks.get(kept.seq)
         running = task is not None and task.where in (Where.FED, Where.ENDING)
         if task is not None:
@@ -326,35 +342,38 @@ class TaskDesk:
             left_ms = kept.deadline_ms - self._clock.now_ms()
         unix_ms = self._clock.to_unix_ms
         ended_unix_ms = None if kept.ended_ms is None else unix_ms(kept.ended_ms)
-        return FoundTask(kept, running, left_ms, unix_ms(kept.submitted_ms), ended_unix_ms, result)
+        return FoundTask(kept, running, left_ms, unix_ms(kept.submitted_ms), ended_unix_ms)
 
-    def _wait(self, tenant: str, seq: int, seconds: float, again: Callable[[], None]) -> bool:
+    def _wait(
+        self, tenant: str, seq: int, seconds: float, again: Callable[[], None], asker: Asker
+    ) -> bool:
         """Calls `again` when a task has ended, or after a time; False if too many wait."""
         if seq not in self._feeder.tasks:  # it ended during the look-up, or can't be run
             self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
             return True
         if not self._waits.take(tenant, 1, MOST_WAITS):
             return False
-        waiters = self._waiters.setdefault(seq, [])
+        waiters = self._waiters.setdefault(seq, {})
 
-        def late() -> None:
-            waiters.remove(wake)
+        def end() -> None:
+            timer.cancel()
+            del waiters[wake]
             if not waiters:
-                self._waiters.pop(seq, None)
+                del self._waiters[seq]
             self._waits.give_back(tenant, 1)
-            again()
+            asker.end(end)
 
         def wake() -> None:
-            timer.cancel()
-            self._waits.give_back(tenant, 1)
+            end()
             again()
 
-        timer = self._loop.call_later(seconds, late)
-        waiters.append(wake)
+        timer = self._loop.call_later(seconds, wake)
+        waiters[wake] = None
+        asker.begin(end)
         return True
 
     def _ended(self, seq: int) -> None:
-        for wake in self._waiters.pop(seq, ()):
+        for wake in list(self._waiters.get(seq, ())):
             wake()
 
     def _housekeep(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.durable.asker import Asker
 from scheduler.errors import (
     Forbidden,
     InvalidInput,
@@ -24,6 +25,7 @@ from scheduler.ingress import replies
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
+from scheduler.ingress.outflow import Outflow
 from scheduler.ingress.questions import answer_to
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
@@ -72,6 +74,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._is_box = False
         self._restoring: dict[int, object] = {}
+        self._asker = Asker()
+        self._outflow = Outflow(self._say_later)
 
     # -- asyncio.BufferedProtocol
 
@@ -118,6 +122,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         self._door.leave(self)
+        self._asker.leave()
+        self._outflow.go_on()
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
         if turns is not None:  # spread out: there may be thousands, and each costs a decision
@@ -126,11 +132,13 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Stops reading requests, because the client does not read its answers."""
+        self._outflow.stop()
         if self._turns is not None:
             self._turns.stop()
 
     def resume_writing(self) -> None:
         """Reads requests again."""
+        self._outflow.go_on()
         if self._turns is not None:
             self._turns.go_on()
 
@@ -221,7 +229,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             raise closed_for_tasks()
         if self._door.closing and header["t"] == "task":
             raise Unavailable("the box is shutting down")
-        self._door.tasks.take(header, body, self._tenant_of(header), self._say_later)
+        tenant = self._tenant_of(header)
+        self._door.tasks.take(header, body, tenant, self._say_later, self._asker)
 
     def _take_peer(self, header: Header) -> Any:
         if self._door.neighbours is None:
@@ -378,8 +387,13 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _say(self, header: Header) -> None:
         self._write(encode(header))
 
-    def _say_later(self, header: Header, body: Sequence[Any]) -> None:
+    def _say_later(
+        self, header: Header, body: Sequence[Any], left: Callable[[], None] | None = None
+    ) -> None:
         """Sends a message outside of any event, so flushes by itself."""
+        if left is not None:
+            self._outflow.send(header, body, left)
+            return
         self._write(encode(header, body))
         self._door.flush()
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from scheduler.errors import LaxityError
 from scheduler.wire import Header
 
-Say = Callable[[Header, Sequence[Any]], None]
-"""Sends the answer to a message, with a body, later."""
+
+class Say(Protocol):
+    """Sends the answer to a message, with a body, later."""
+
+    def __call__(
+        self, header: Header, body: Sequence[Any], left: Callable[[], None] | None = None, /
+    ) -> None:
+        """Sends it; `left` is called once it has left the box, or can't any more."""
 
 
 def reply(message_id: Any, value: Any) -> Header:

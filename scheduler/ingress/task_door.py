@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scheduler.durable.asker import Asker
 from scheduler.durable.desk import FoundTask, TaskDesk
 from scheduler.durable.records import Asked, Bounds, Content, checked_id
 from scheduler.errors import InvalidInput, LaxityError, Overloaded, TaskConflict, Unavailable
@@ -46,8 +47,12 @@ class TaskDoor:
         self._max_deadline_ns = max_deadline_ns
         self._writing_bytes = 0
 
-    def take(self, header: Header, body: Body | None, tenant: Tenant, say: Say) -> None:
+    def take(
+        self, header: Header, body: Body | None, tenant: Tenant, say: Say, asker: Asker
+    ) -> None:
         """Starts to answer a message; `say` is called with the answer, now or later.
+
+        If the asker goes away, what it waits for is given up.
 
         Raises:
             LaxityError: It is clear at once that the message can't be carried out.
@@ -70,13 +75,13 @@ class TaskDoor:
             elif kind == "task_status" or value.kept.outcome is None:
                 say(replies.reply(message_id, _described(value)), ())
             else:
-                say(*_ended(message_id, value))
+                say(*_ended(message_id, value), value.left)
 
         if kind == "task_cancel":
             self.desk.cancel(tenant.name, id_, found)
         else:
             wait_ns = _wait_ns(header) if kind == "task_result" else None
-            self.desk.fetch(tenant.name, id_, wait_ns, found)
+            self.desk.fetch(tenant.name, id_, wait_ns, found, asker)
 
     # -- submitting
 

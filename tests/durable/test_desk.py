@@ -19,6 +19,7 @@ import structlog
 
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
+from scheduler.durable.asker import Asker
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Damaged, Database, Op
 from scheduler.durable.desk import TaskDesk
@@ -75,7 +76,7 @@ class Counter:
         body = fields.pop("body", None)
         header = {"t": kind, "id": 1, **fields}
         try:
-            self.door.take(header, body, tenant, lambda said, _: answer.set_result(said))
+            self.door.take(header, body, tenant, lambda said, *_: answer.set_result(said), Asker())
         except LaxityError as error:
             return error
         said = await asyncio.wait_for(answer, 30)

@@ -28,18 +28,24 @@ from scheduler import (
 from scheduler.client.tasks import Question
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
+from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
+from scheduler.durable import desk as desk_module
+from scheduler.durable.database import Database
+from scheduler.durable.desk import TaskDesk
+from scheduler.durable.records import Bounds, Ended
 from scheduler.ingress import admission, inflow, native_connection, restoring
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import Access, Scope, Tenant, hash_of, new_token
 from scheduler.texts import check_utf8
 from scheduler.wire import PREFIX, VERSION, FrameLimits, Tensors, encode
 from tests.neighbours.boxes import card
 
 TOKENS = {name: new_token() for name in ("all", "line", "chief")}
-ALL: tuple[Scope, ...] = ("infer", "metrics", "peer", "admin")
+ALL: tuple[Scope, ...] = ("infer", "tasks", "metrics", "peer", "admin")
 X = {"x": np.zeros(4, np.float32)}
 
 
@@ -344,9 +350,16 @@ class RawClient:
         self.writer.write(PREFIX.pack(len(header), announced) + header + body)
 
     async def told(self) -> dict[str, Any]:
-        size, _ = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
+        size, body = PREFIX.unpack(await self.reader.readexactly(PREFIX.size))
         told: dict[str, Any] = msgpack.unpackb(await self.reader.readexactly(size))
+        await self.reader.readexactly(body)
         return told
+
+    async def task(self, name: str) -> dict[str, Any]:
+        """The answer to a wait for the end of a task."""
+        ask = {"t": "task_result", "id": 1, "task": name, "wait_ns": 30 * 10**9}
+        self.writer.writelines(encode(ask))
+        return await self.told()
 
 
 def test_a_body_counts_as_it_comes_and_not_as_it_is_announced(tmp_path: Path) -> None:
@@ -617,5 +630,105 @@ def test_what_was_written_goes_out_before_it_is_closed(tmp_path: Path) -> None:
             assert connection not in box.door._connections
             assert len(await reading) == 10**7
             writer.close()
+
+    run(test)
+
+
+RESULT_BYTES = 200_000
+
+
+@asynccontextmanager
+async def tasks_of(box: Box, folder: Path, count: int) -> AsyncIterator[TaskDesk]:
+    """Has a box keep tasks, of which so many wait, named by number."""
+    desk = TaskDesk(box.door.driver, folder / "tasks", Bounds(), lambda model: True)
+    box.door.tasks = TaskDoor(desk, box.door.admission, Bounds(), 10**15)
+    async with AsyncClient(box.url, token=TOKENS["all"]) as client:
+        for number in range(count):
+            await client.submit("line-a", X, deadline_s=3600, durable=True, id=str(number))
+    try:
+        yield desk
+    finally:
+        desk.stop()
+        await desk.close()
+
+
+async def complete(desk: TaskDesk, seq: int) -> None:
+    """A task ends with a large result, as when it has run."""
+    out = [["x", "uint8", [RESULT_BYTES]]]
+    header = {"outcome": "completed", "out": out, "timing": [0, 0, 0, 0]}
+    ended = Ended(seq, Outcome.COMPLETED, "", 10**15, header, memoryview(bytes(RESULT_BYTES)))
+    written: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    desk._store.write(lambda db: db.end(ended), written.set_result)
+    assert await written
+    desk._feeder.forget(seq)
+    desk._ended(seq)
+
+
+def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "FETCHED_BYTES", 8 * RESULT_BYTES)
+    count = 20
+    read: list[int] = []
+    result = Database.result
+
+    def counted(database: Database, seq: int) -> Any:
+        read.append(seq)
+        return result(database, seq)
+
+    monkeypatch.setattr(Database, "result", counted)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box, tasks_of(box, tmp_path, count) as desk:
+            client = await RawClient.of(tmp_path, "all")
+            for number in range(count):
+                ask = {"t": "task_result", "id": number, "task": str(number), "wait_ns": 30 * 10**9}
+                client.writer.writelines(encode(ask))
+            await until(lambda: desk._waits._held.get("all", 0) == count)
+            for seq in range(1, count + 1):
+                await complete(desk, seq)
+            await until(lambda: not desk._waits)
+            lookup: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            desk._store.read(lambda db: db.use(), lookup.set_result, "all")
+            await lookup  # what was asked for before has been answered
+            assert len(read) <= 8  # of which two fit into what the kernel and the client buffer
+            other = await RawClient.of(tmp_path, "all")
+            assert (await other.task("0"))["t"] == "result"
+            other.writer.close()
+            told = [await client.told() for _ in range(count)]
+            assert [each["t"] for each in told].count("result") < len(read)
+            for each in told:
+                while each["t"] != "result":
+                    assert (each["code"], each["detail"]) == ("overloaded", {"limit": "bytes"})
+                    each = await client.task(str(each["id"]))
+            await until(lambda: not desk._fetching)
+            client.writer.close()
+
+    run(test)
+
+
+def test_who_is_gone_waits_for_no_task_and_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "MOST_WAITS", 3)
+
+    async def test() -> None:
+        async with a_box(tmp_path) as box, tasks_of(box, tmp_path, 4) as desk:
+            for seq in (1, 2, 3):
+                await complete(desk, seq)
+            client = await RawClient.of(tmp_path, "all")
+            for id_, name in enumerate("012333"):
+                ask = {"t": "task_result", "id": id_, "task": name, "wait_ns": 30 * 10**9}
+                client.writer.writelines(encode(ask))
+            await until(lambda: bool(desk._fetching) and desk._waits._held.get("all", 0) == 3)
+            client.writer.transport.abort()
+            await until(lambda: not desk._waits and not desk._fetching)
+            assert desk._waiters == {}
+            other = await RawClient.of(tmp_path, "all")
+            waiting = asyncio.ensure_future(other.task("3"))
+            await until(lambda: bool(desk._waits))
+            await complete(desk, 4)
+            assert (await waiting)["t"] == "result"
+            other.writer.close()
 
     run(test)
