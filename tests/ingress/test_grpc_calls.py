@@ -18,6 +18,7 @@ from scheduler.config.box import Config
 from scheduler.errors import Overloaded
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.messages import put
+from scheduler.ingress.grpc.reading import Places, Reading
 from scheduler.ingress.grpc.server import GrpcServer
 from scheduler.ingress.grpc.service import InferenceService
 from scheduler.ingress.held import Held
@@ -63,6 +64,41 @@ def test_a_stream_that_is_left_leaves_nothing_behind() -> None:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(test())
+
+
+def test_a_message_that_comes_as_its_stream_is_left_is_not_counted_for_ever() -> None:
+    held = Held(10**6)
+    callers = Callers(Access())
+    service = SimpleNamespace(box=None, compat="laxity", draining=True)
+    handler = SimpleNamespace(
+        stream_stream=InferenceService(cast(Service, service), callers, held).ModelStreamInfer,
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=lambda response: response.SerializeToString(),
+    )
+    context = SimpleNamespace(
+        peer=lambda: "ipv4:127.0.0.1",
+        invocation_metadata=lambda: (),
+        add_done_callback=lambda _: None,
+    )
+
+    async def test() -> None:
+        reading = Reading(callers, held, Held(8), Held(8), Places(8, 10.0), 10**6)
+        coming: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def messages() -> AsyncIterator[bytes]:
+            while True:
+                yield await coming.get()
+
+        stream = cast(Any, reading._many_to_many(handler)(messages(), context))
+        coming.put_nowait(pb.ModelInferRequest(id="a").SerializeToString())
+        assert await anext(stream)
+        coming.put_nowait(pb.ModelInferRequest(id="b").SerializeToString())
+        await stream.aclose()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert held.count == 0
+
+    run(test)
 
 
 @pytest.mark.parametrize("end", ["itself", "error"])

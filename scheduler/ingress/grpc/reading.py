@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -160,9 +161,11 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                     yield self._parsed(handler, raw)
 
             try:
-                async for response in handler.stream_stream(messages(), context):
-                    self._held.release(tenant, sizes.popleft())
-                    yield handler.response_serializer(response)
+                # Closed before the release below: it would read, and count, one message more.
+                async with aclosing(handler.stream_stream(messages(), context)) as responses:
+                    async for response in responses:
+                        self._held.release(tenant, sizes.popleft())
+                        yield handler.response_serializer(response)
             except LaxityError as error:
                 await abort(context, error, self._places.compat)
             finally:
