@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import grpc
 import pytest
+import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 
@@ -169,3 +170,47 @@ def test_who_watches_the_health_does_not_hold_up_the_end() -> None:
         box.close()
 
     asyncio.run(test())
+
+
+def test_a_box_that_is_away_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.ingress.oip.box._ANSWER_S", 0.01)
+
+    async def test() -> None:
+        service = Service(Box("unix:///none"), SharedMemory(None), Defaults(1.0, {}), "", 8, "", 1)
+        door = InferenceService(service, Callers(Access()), Held(1))
+        assert not (await door.ServerReady(pb.ServerReadyRequest(), CONTEXT)).ready
+        service.box.close()
+
+    run(test)
+
+
+def test_a_request_that_the_box_cancels_is_no_failure_of_the_door(box: OneModel) -> None:
+    box.on_infer = lambda peer, header: peer.refuse(header, "cancelled", "the box ends")
+    message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(8)])
+    message.inputs.add(name="image", datatype="FP32", shape=[1, 2])
+    refused: list[tuple[Any, str]] = []
+
+    class Context(SimpleNamespace):
+        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
+            refused.append((code, words))
+            raise grpc.aio.AbortError
+
+    context = Context(
+        peer=lambda: "ipv4:127.0.0.1",
+        time_remaining=lambda: None,
+        invocation_metadata=lambda: (),
+        add_done_callback=lambda _: None,
+    )
+
+    async def test() -> None:
+        defaults = Defaults(60_000.0, {})
+        service = Service(Box(box.url), SharedMemory(None), defaults, "laxity", 8, "info", 10**6)
+        door = InferenceService(service, Callers(Access()), Held(600_000))
+        with pytest.raises(grpc.aio.AbortError):
+            await door.ModelInfer(message, context)
+        service.box.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(test)
+    assert refused == [(grpc.StatusCode.CANCELLED, "the box ends")]
+    assert logs == []

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from scheduler.errors import Unavailable
 from scheduler.ingress.oip.service import Service
 
 _LOOK_S = 1.0
@@ -54,11 +53,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             await asyncio.sleep(_LOOK_S)
 
     async def _state(self) -> Any:
-        try:
-            ready = not self._service.draining and (await self._service.box.snapshot()).ready
-        except Unavailable:
-            ready = False
-        return _response("SERVING" if ready else "NOT_SERVING")
+        return _response("SERVING" if await self._service.is_ready() else "NOT_SERVING")
 
 
 def _response(state: str) -> Any:

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
-from scheduler.errors import InvalidInput, LaxityError, Unavailable
+from scheduler.errors import InvalidInput, Unavailable
 from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
@@ -31,7 +31,7 @@ from scheduler.ingress.oip.metadata import (
     server_metadata,
     statistics_of,
 )
-from scheduler.ingress.oip.outcomes import Refusal, refusal_of
+from scheduler.ingress.oip.outcomes import Refusal, is_unexpected, refusal_of
 from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest, ReadRegion
 from scheduler.ingress.oip.service import Service
@@ -93,8 +93,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     @_said
     async def ServerReady(self, request: Any, context: Any) -> Any:
         """Whether a target is up, and new requests are admitted."""
-        ready = not self._service.draining and (await self._box.snapshot()).ready
-        return pb.ServerReadyResponse(ready=ready)
+        return pb.ServerReadyResponse(ready=await self._service.is_ready())
 
     @_said
     async def ModelReady(self, request: Any, context: Any) -> Any:
@@ -357,7 +356,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
 
 def _log_unexpected(error: BaseException) -> None:
-    if not isinstance(error, LaxityError):
+    if is_unexpected(error):
         log.error("call failed in the door", error=repr(error), exc_info=error)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from scheduler.errors import LaxityError, Unavailable
+from scheduler.errors import Unavailable
 from scheduler.ingress.http.coding import accepted_coding, decoded, encoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.inference import answer, json_size, parsed
@@ -20,7 +20,7 @@ from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
-from scheduler.ingress.oip.outcomes import TooLarge, refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge, is_unexpected, refusal_of
 from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
@@ -55,7 +55,7 @@ class Turns:
 
     def refuse(self, turn: Turn, error: BaseException) -> None:
         """Answers a turn with an error."""
-        if not isinstance(error, LaxityError | asyncio.CancelledError):
+        if is_unexpected(error):
             self._log_failure(error)
         turn.answer(as_refusal(refusal_of(error, self.service.compat)))
 

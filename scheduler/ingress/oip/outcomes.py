@@ -114,6 +114,12 @@ _TRITON: tuple[tuple[type[LaxityError], int, str, str], ...] = (
 )
 
 
+def is_unexpected(error: BaseException) -> bool:
+    """Whether an error is a mistake of the door's own, to be logged."""
+    cancelled = asyncio.CancelledError | concurrent.futures.CancelledError
+    return not isinstance(error, LaxityError | cancelled)
+
+
 def refusal_of(error: BaseException, compat: str = "laxity") -> Refusal:
     """Converts an error to the form in which a door reports it.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scheduler.errors import Unavailable
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact
@@ -40,6 +41,13 @@ class Service:
     body_bytes: int
     draining: bool = False
     no_orders: str = ""
+
+    async def is_ready(self) -> bool:
+        """Whether a target is up and new requests are admitted; not if the box doesn't answer."""
+        try:
+            return not self.draining and (await self.box.snapshot()).ready
+        except Unavailable:
+            return False
 
     def terms(
         self,
