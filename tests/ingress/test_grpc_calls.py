@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
@@ -36,6 +38,17 @@ __all__ = ["box", "memory"]
 
 CONTEXT = SimpleNamespace(invocation_metadata=lambda: (), auth_context=dict)
 NOBODY = Access([Tenant(name="a", tokens=(hash_of(new_token()),))])
+
+
+def a_call(**more: Any) -> Any:
+    """The context of a call from loopback."""
+    return SimpleNamespace(
+        peer=lambda: "ipv4:127.0.0.1",
+        time_remaining=lambda: None,
+        invocation_metadata=lambda: (),
+        add_done_callback=lambda _: None,
+        **more,
+    )
 
 
 async def two_and(end: asyncio.Event | Exception) -> AsyncIterator[Any]:
@@ -76,11 +89,7 @@ def test_a_message_that_comes_as_its_stream_is_left_is_not_counted_for_ever() ->
         request_deserializer=pb.ModelInferRequest.FromString,
         response_serializer=lambda response: response.SerializeToString(),
     )
-    context = SimpleNamespace(
-        peer=lambda: "ipv4:127.0.0.1",
-        invocation_metadata=lambda: (),
-        add_done_callback=lambda _: None,
-    )
+    context = a_call()
 
     async def test() -> None:
         reading = Reading(callers, held, Held(8), Held(8), Places(8, 10.0), 10**6)
@@ -172,6 +181,29 @@ def test_who_watches_the_health_does_not_hold_up_the_end() -> None:
     asyncio.run(test())
 
 
+def test_the_wait_for_a_thread_that_decodes_counts_against_the_deadline(box: OneModel) -> None:
+    message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(4)])
+    tensor = message.inputs.add(name="image", datatype="FP16", shape=[1, 2])
+    put(tensor.parameters, {"encoding": "float16"})
+    put(message.parameters, {"timeout": 60_000_000})
+    context = a_call()
+
+    async def test() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        service = Service(Box(box.url), SharedMemory(None), Defaults(1.0, {}), "", 8, "info", 10**6)
+        door = InferenceService(service, Callers(Access()), Held(600_000))
+        await service.box.model("digits")
+        busy = asyncio.create_task(asyncio.to_thread(time.sleep, 0.3))
+        await asyncio.sleep(0)
+        await door.ModelInfer(message, context)
+        await busy
+        service.box.close()
+
+    run(test)
+    ((_, asked),) = box.messages("infer")
+    assert asked["budget_ns"] < 59_800_000_000
+
+
 def test_a_box_that_is_away_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.ingress.oip.box._ANSWER_S", 0.01)
 
@@ -190,17 +222,11 @@ def test_a_request_that_the_box_cancels_is_no_failure_of_the_door(box: OneModel)
     message.inputs.add(name="image", datatype="FP32", shape=[1, 2])
     refused: list[tuple[Any, str]] = []
 
-    class Context(SimpleNamespace):
-        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
-            refused.append((code, words))
-            raise grpc.aio.AbortError
+    async def abort(code: Any, words: str, _metadata: Any) -> None:
+        refused.append((code, words))
+        raise grpc.aio.AbortError
 
-    context = Context(
-        peer=lambda: "ipv4:127.0.0.1",
-        time_remaining=lambda: None,
-        invocation_metadata=lambda: (),
-        add_done_callback=lambda _: None,
-    )
+    context = a_call(abort=abort)
 
     async def test() -> None:
         defaults = Defaults(60_000.0, {})

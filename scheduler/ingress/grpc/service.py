@@ -229,7 +229,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         request = await self._parsed(message, tenant, reader)
         if request.encoded:
             self._box.check_rested(tenant)
-            request = await asyncio.to_thread(restored, info, request, service.body_bytes)
+            request = await restored(info, request, service.body_bytes)
             hold(sum(array.nbytes for array in request.inputs.values()))
         headers = self._callers.headers(context)
         terms = service.terms(request, headers, info.name, tenant, grpc_s)

@@ -187,8 +187,7 @@ class InferTurns:
             self._ask(turn, info, request)
 
     async def _restore(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
-        most_bytes = self._service.body_bytes
-        request = await asyncio.to_thread(restored, info, request, most_bytes)
+        request = await restored(info, request, self._service.body_bytes)
         turn.hold_beside(sum(array.nbytes for array in request.inputs.values()))
         self._ask(turn, info, request)
 

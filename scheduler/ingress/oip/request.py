@@ -73,7 +73,8 @@ class InferRequest:
         binary: Whether outputs that are not listed are sent as bytes.
         encoded: Encoded inputs by name; `oip.encoded` decodes them.
         restore_ns: How long decoding took.
-        waited_ns: How long a long request waited for its turn to be parsed; see `oip.pace`.
+        waited_ns: How long it waited to be parsed, if it is long (see `oip.pace`), and for a thread
+            to decode its inputs.
     """
 
     model: str
