@@ -70,6 +70,19 @@ class Catalog:
         if cards:
             self.spoken.set()
 
+    def allows(self, box: str, card: ModelCard) -> bool:
+        """Whether a model of another box may go by its name here.
+
+        It may not if it differs from this box's own of that name, or from a third box's.
+        """
+        known = self.cards.get(card.name)
+        if known is None or known is card:
+            return True
+        if (known.digest, known.signature) == (card.digest, card.signature):
+            return True
+        others = (models for target, models in self._digests.items() if target != box)
+        return card.name not in self._own and not any(card.name in models for models in others)
+
     def digest(self, target_id: str, model: str) -> str:
         """The digest of the files that a target serves as a model; empty if it is unknown."""
         return self._digests.get(target_id, {}).get(model, "")

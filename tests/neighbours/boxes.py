@@ -43,7 +43,10 @@ def card(model: str, digest: str = "d") -> ModelCard:
 
 
 class MadeUpDevice:
-    """A device that takes `base_ms + item_ms * n` for a batch of n, and answers with its input."""
+    """A device that takes `base_ms + item_ms * n` for a batch of n, and answers with its input.
+
+    Where `says` is not None, it describes what it answers with so instead.
+    """
 
     def __init__(
         self, device_id: str, models: dict[str, str], listener: LinkListener, loop: VirtualLoop
@@ -55,6 +58,7 @@ class MadeUpDevice:
         self.base_ms, self.item_ms = 20.0, 5.0
         self.energy_uj: dict[int, int] = {}
         self.ran = self.measured = 0
+        self.says: Any = None
         self._free_s = 0.0
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
@@ -78,7 +82,8 @@ class MadeUpDevice:
     def run(self, dispatch: Dispatch, batch: Sequence[Submission]) -> None:
         seconds = (self.base_ms + self.item_ms * len(batch)) / 1e3
         self._free_s = max(self.loop.time(), self._free_s) + seconds
-        bodies = [(s.specs, memoryview(bytes(s.body))) for s in batch]
+        said = self.says
+        bodies = [(s.specs if said is None else said, memoryview(bytes(s.body))) for s in batch]
         self._timers[dispatch.run_id] = self.loop.call_at(
             self._free_s, self._done, dispatch.run_id, bodies, int(seconds * 1e9)
         )

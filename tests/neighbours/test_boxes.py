@@ -206,6 +206,44 @@ async def test_a_model_whose_files_change_here_is_said_to_differ_until_they_chan
 
 
 @virtually
+async def test_a_model_that_only_other_boxes_have_is_used_with_new_files_too():
+    async with site(Box("a", models={}), Box("b"), Box("c")) as (a, b, c):
+        await until(lambda: {"b", "c"} <= a.driver.core.targets.keys())
+
+        def differ() -> list[str]:
+            return [p["device"] for p in a.driver.catalog.describe()["problems"]]
+
+        b.driver.on_catalog("cpu:0", [card("m", "new files")], [])
+        await until(lambda: differ() == ["b"])
+        c.driver.on_catalog("cpu:0", [card("m", "new files")], [])
+        await until(lambda: differ() == [])
+        assert a.driver.catalog.cards["m"].digest == "new files"
+        await until(lambda: all(a.driver.core.targets[box].up for box in "bc"))
+        a.ask(300)
+        await until(lambda: a.endings["completed"] == 1)
+
+
+@virtually
+async def test_what_another_box_answers_has_to_be_what_the_model_gives():
+    async with site(Box("a", models={}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        lies: list[Any] = [
+            3,
+            [["y", "float32", [4]]],
+            [["x", "float32", [5]]],
+            [[[], "float32", [4]]],
+        ]
+        for lie in lies:
+            b.device.says = lie
+            a.ask(300)
+            await until(lambda: not a.driver.core.ledger.records)
+        assert a.endings == {"failed": len(lies)}
+        b.device.says = None
+        a.ask(300)
+        await until(lambda: a.endings["completed"] == 1)
+
+
+@virtually
 async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(meter, "BULK_BYTES", 16)  # made-up requests are small
     async with site(Box("a", models={}), Box("b")) as (a, b):

@@ -28,8 +28,8 @@ class Introducer(Protocol):
     def heard(self, box: str, members: Any) -> None:
         """A member has sent a report, sometimes with gossip about members."""
 
-    def has_same(self, card: ModelCard) -> bool:
-        """Whether this box has the same model, or none of that name."""
+    def allows(self, box: str, card: ModelCard) -> bool:
+        """Whether a member's model may go by its name here; see `Catalog.allows`."""
 
     def card(self, model: str) -> ModelCard | None:
         """The card of a model, from this box's own files if it has them."""

@@ -218,12 +218,9 @@ class Neighbours:
             self._members.told(members, now_ns)
             self._adopt()
 
-    def has_same(self, card: ModelCard) -> bool:
-        """Whether this box has the same model, or none of that name."""
-        own = self._driver.catalog.cards.get(card.name)
-        if own is None or own is card:
-            return True
-        return (own.digest, own.signature) == (card.digest, card.signature)
+    def allows(self, box: str, card: ModelCard) -> bool:
+        """Whether a member's model may go by its name here; see `Catalog.allows`."""
+        return self._driver.catalog.allows(box, card)
 
     def card(self, model: str) -> ModelCard | None:
         """The card of a model, from this box's own files if it has them."""

@@ -35,19 +35,19 @@ class PeerKnowledge:
 
     Args:
         box: Its name.
-        has_same: Whether this box has the same model, or none of that name.
+        allows: Whether a model of a box may go by its name here.
 
     Attributes:
         learned: Whether an answer came since the target last came up afresh.
         too_large: Requests over the size limit that the box stated when it was met.
     """
 
-    def __init__(self, box: str, has_same: Callable[[ModelCard], bool]) -> None:
+    def __init__(self, box: str, allows: Callable[[str, ModelCard], bool]) -> None:
         """Nothing is known yet."""
         self.learned = False
         self.too_large = RefusedSizes()
         self._box = box
-        self._has_same = has_same
+        self._allows = allows
         self._cards: list[ModelCard] = []
         self._rows: list[Row] = []
         self._offers: dict[Variant, Offer] = {}
@@ -64,11 +64,11 @@ class PeerKnowledge:
         self._cards = list(map(card_from, models))
 
     def usable(self) -> tuple[list[ModelCard], list[Any]]:
-        """The models usable from here, compared with this box's own of now; why others are not."""
+        """The models usable from here, compared with those known now; why others are not."""
         why = f"the model of that name on {self._box} is a different one"
-        same = [(card, self._has_same(card)) for card in self._cards]
-        usable = [card for card, is_same in same if is_same]
-        return usable, [[card.name, why] for card, is_same in same if not is_same]
+        judged = [(card, self._allows(self._box, card)) for card in self._cards]
+        usable = [card for card, is_allowed in judged if is_allowed]
+        return usable, [[card.name, why] for card, is_allowed in judged if not is_allowed]
 
     def report(self, rows: Sequence[Row], under_way: set[Variant]) -> bool:
         """Records a report.

@@ -25,10 +25,11 @@ from scheduler.daemon.neighbours.pings import Pings
 from scheduler.daemon.neighbours.report import Row, name_from, rows_from
 from scheduler.daemon.neighbours.seek import is_refusal, said
 from scheduler.daemon.neighbours.sent import Sent
+from scheduler.daemon.outputs import check_outputs
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.shrinking import Shrinking, Shrinkings, shrunk_note
-from scheduler.errors import LaxityError, ProtocolError
+from scheduler.errors import InvalidInput, LaxityError, ProtocolError
 
 CONNECT_S = 3.0
 """Timeout until the other box has introduced itself."""
@@ -83,7 +84,7 @@ class PeerLink:
         self._up = False
         self._leaving = False
         self._reason = "not reached yet"
-        self._known = PeerKnowledge(box, introducer.has_same)
+        self._known = PeerKnowledge(box, introducer.allows)
         self._meter = WayMeter(clock_ns=clock_ns)
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, Sent] = {}
@@ -384,7 +385,13 @@ class PeerLink:
         self._meter.carried(sent.sent_size, len(outputs), way_ns, sent_ns)
         device, runtime = map(name_from, (header["target"], header["runtime"]))
         ran = Ran(device, runtime, index(header["batch"]))
-        self._listener.on_done(run_id, [(header["out"], outputs)], execute_ns, notes, ran)
+        specs, card = header["out"], self._introducer.card(sent.dispatch.model)
+        try:
+            check_outputs(specs, len(outputs), card.signature.outputs if card else ())
+        except InvalidInput as error:
+            self._listener.on_failed(run_id, f"{self._box} gave a wrong answer: {error}")
+        else:
+            self._listener.on_done(run_id, [(specs, outputs)], execute_ns, notes, ran)
 
     def _on_error(self, header: wire.Header) -> None:
         run_id, code, message = header["id"], header["code"], str(header["message"])
