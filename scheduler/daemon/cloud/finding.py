@@ -32,6 +32,10 @@ _FIRST_LOOK_NS, _LONGEST_LOOK_NS = 1_000_000_000, 60_000_000_000
 _OF_ALL = frozenset((Fault.UNREACHABLE, Fault.SILENT, Fault.UNKNOWN_CALLER))
 """Faults that concern the whole server, not just the model that was asked about."""
 
+_ANSWERED = frozenset((Fault.GONE, Fault.INVALID, Fault.UNKNOWN_CALLER, Fault.REFUSED))
+"""Faults with which a server answers a probe all the same: it does not know the call, or limits how
+often it is asked."""
+
 _PROBES = 5
 """Number of round trips measured first."""
 
@@ -91,7 +95,7 @@ class Finder:
             await self.probe(self._config.timeout_s)
         found = FoundModels()
         undone = await self._undone(cards)
-        for card in cards.values():
+        for card in list(cards.values()):  # the box may get more meanwhile
             latencies = await self._measured(card, found, undone, known.get(card.name, {}))
             if latencies is not None:
                 found.latencies[card.name] = latencies
@@ -108,7 +112,7 @@ class Finder:
     async def keep_finding(
         self,
         missing: Callable[[], Iterable[ModelCard]],
-        on_found: Callable[[Mapping[str, Latencies]], None],
+        on_looked: Callable[[str, FoundModels], None],
     ) -> None:
         """Checks now and then for models that were missing, until cancelled.
 
@@ -116,21 +120,22 @@ class Finder:
 
         Args:
             missing: Returns the models to look for.
-            on_found: Called with the latencies of models that have appeared.
+            on_looked: Called for each of them, with what was found.
         """
         pause = Backoff(_FIRST_LOOK_NS, _LONGEST_LOOK_NS)
         while True:
             await asyncio.sleep(pause.next_ns() / 1e9)
             for card in missing():
+                found = FoundModels()
                 try:
                     undone = await self._undone({card.name: card})
-                    latencies = await self._measured(card, FoundModels(), undone, {})
+                    latencies = await self._measured(card, found, undone, {})
                 except RemoteError:
                     break  # probes and batches handle server faults
-                if latencies is None:
-                    continue
-                pause.reset()
-                on_found({card.name: latencies})
+                if latencies is not None:
+                    pause.reset()
+                    found.latencies[card.name] = latencies
+                on_looked(card.name, found)
 
     async def probe(self, timeout_s: float, alone: bool = True) -> None:
         """Measures a round trip.
@@ -146,10 +151,9 @@ class Finder:
         try:
             await self._endpoint.live(timeout_s)
         except RemoteError as error:
-            if error.fault not in (Fault.GONE, Fault.INVALID, Fault.UNKNOWN_CALLER):
+            if error.fault not in _ANSWERED:
                 self._meter.lost()
                 raise
-            # A server that does not know this call has answered all the same.
         if alone:
             self._meter.round_trip(time.monotonic_ns() - started_ns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -18,7 +18,7 @@ from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
-from scheduler.daemon.cloud.finding import Finder
+from scheduler.daemon.cloud.finding import Finder, FoundModels
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.pace import ProbePace
 from scheduler.daemon.cloud.standing import Standing
@@ -206,16 +206,19 @@ class CloudLink:
         self._listener.on_progress(self._id, 1, 1, "ready")
 
     async def _watch_and_find_more(self) -> None:
-        finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._found_more))
+        finding = self._loop.create_task(self._finder.keep_finding(self._missing, self._looked))
         try:
             await self._watch.keep()
         finally:
             await end_tasks([finding])
 
-    def _found_more(self, latencies: Mapping[str, Latencies]) -> None:
-        self._problems = [problem for problem in self._problems if problem[0] not in latencies]
-        self._listener.on_catalog(self._id, [], self._problems)
-        self._standing.extend(latencies)
+    def _looked(self, model: str, found: FoundModels) -> None:
+        problems = [each for each in self._problems if each[0] != model] + found.problems
+        if set(problems) != set(self._problems):
+            self._problems = problems
+            self._listener.on_catalog(self._id, [], problems)
+        if found.latencies:
+            self._standing.extend(found.latencies)
 
     def _missing(self) -> list[ModelCard]:
         """The models not found so far; none while the breaker is open."""
@@ -239,13 +242,18 @@ class CloudLink:
 
     async def _carry(self, run: SentBatch) -> None:
         """Sends a batch, waits for the answer, and reports the result."""
+        model = self._standing.latencies[run.dispatch.model].model
+        if self._catalog.cards[model.card.name].signature != model.card.signature:
+            self._gone = model.card.name
+            self._find_again(f"{self._id}: {self._gone!r} has other tensors on the box now")
+            return
         timeout_s = run.timeout_s(self._config.timeout_s)
         least_s = min(timeout_s, run.patience_ns / 1e9)
         timeout_s = max(least_s, self._till.affordable_s(len(run.requests), timeout_s))
         if not self._till.pay(len(run.requests), timeout_s):
             self._not_paid(run, least_s)
             return
-        model, is_sent = self._standing.latencies[run.dispatch.model].model, False
+        is_sent = False
         try:
             if self._till.close_if_spent(self._settled_ns()):
                 self._standing.tell()
@@ -350,15 +358,19 @@ class CloudLink:
                 model = run.dispatch.model
                 is_new = error.fault is Fault.UNKNOWN_CALLER or model in self._served
                 self._gone = "" if is_new else model
-                self._watch.outdate()
-                self._forget_runs()
-                self._listener.on_lost(self._id, reason, blameless=True)
+                self._find_again(reason)
             case Fault.INVALID:
                 # The core retries each request alone, so that a bad one fails alone.
                 self._listener.on_failed(run_id, reason)
             case Fault.FAILED:
                 self._failed(reason)
                 self._listener.on_failed(run_id, reason)
+
+    def _find_again(self, reason: str) -> None:
+        """Takes all batches back until the server's models have been found again."""
+        self._watch.outdate()
+        self._forget_runs()
+        self._listener.on_lost(self._id, reason, blameless=True)
 
     def _pause(self, after_s: float | None) -> None:
         """The server is overloaded: lowers the limit, and sends nothing for a while."""

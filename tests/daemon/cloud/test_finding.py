@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
@@ -113,6 +115,59 @@ def test_models_that_come_later_are_found(tmp_path: Path):
             await box.until(lambda: ("far", "later", "1") in box.driver.catalog.offers)
             assert numbers(await box.ask(2.0, 20_000, model="later")) == [4.0] * 4
             assert numbers(await box.ask(1.0, 20_000)) == [2.0] * 4
+
+    asyncio.run(run())
+
+
+def test_a_model_that_comes_while_the_server_is_looked_at_does_no_harm(tmp_path: Path):
+    async def run() -> None:
+        measured = asyncio.Event()
+
+        async def slow(request: Any, context: Any) -> Any:
+            await measured.wait()
+            return await good(request, context)
+
+        async with far_server() as far:
+            far.behaviour = slow
+            async with box_of(far.url, tmp_path) as box:
+                await box.until(lambda: far.asked)
+                with capture_logs() as logs:
+                    box.driver.catalog.learn("cpu:1", [replace(CARD, name="later")], [])
+                    measured.set()
+                    await box.until(lambda: box.is_up)
+                assert [each for each in logs if each["log_level"] == "error"] == []
+
+    asyncio.run(run())
+
+
+def test_why_a_model_that_comes_later_is_not_used_is_said(tmp_path: Path):
+    async def run() -> None:
+        async with (
+            far_server() as far,
+            box_of(far.url, tmp_path, models=["double", "later"]) as box,
+        ):
+            await box.until(lambda: box.is_up)
+            problems = box.driver.catalog.problems
+            assert problems["far"] == [("later", "the box has no model of that name")]
+            box.driver.catalog.learn("cpu:1", [replace(CARD, name="later")], [])
+            await box.until(lambda: "no such model" in str(problems["far"]))
+            far.names.add("later")
+            await box.until(lambda: problems["far"] == [])
+
+    asyncio.run(run())
+
+
+def test_a_model_whose_tensors_change_on_the_box_is_matched_again(tmp_path: Path):
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path) as box:
+            await box.until(lambda: box.is_up)
+            far.shape = [-1, 8]
+            x, y = [(TensorSpec(name, "float32", (8,)),) for name in "xy"]
+            changed = replace(CARD, signature=Signature(x, y, True))
+            box.driver.catalog.learn("cpu:0", [changed], [])
+            eight = np.ones(8, np.float32)
+            assert numbers(await box.ask(eight, 20_000)) == [2.0] * 8
+            assert box.breaker == "closed"
 
     asyncio.run(run())
 
