@@ -56,6 +56,8 @@ class Purse:
         self._longest_s = max(self.budgets, default=0)
         self._lease = 0.0
         self._steps: deque[list[float]] = deque(self._read() if budgets else ())
+        self._clock_was_s = clock_s()
+        self._at_s = self._steps[-1][0] if self._steps else self._clock_was_s
 
     # -- spending
 
@@ -118,14 +120,16 @@ class Purse:
         return max(0.0, wait_s)
 
     def _now_s(self) -> float:
-        """The time; spending dated ahead of a clock that was set back counts as spent now."""
-        now_s = self._clock_s()
-        ahead = 0.0
-        while self._steps and self._steps[-1][0] > now_s:
-            ahead += self._steps.pop()[1]
-        if ahead:
-            self._add(now_s, ahead)
-        return now_s
+        """The time, which goes on from the latest spending while the clock is behind that.
+
+        The clock may have been ahead then, or may be behind now, as on a box that does not know the
+        time when it starts.
+        """
+        before_s, self._clock_was_s = self._clock_was_s, self._clock_s()
+        passed_s = max(0.0, self._clock_was_s - before_s)
+        behind = self._clock_was_s < self._at_s
+        self._at_s = self._at_s + passed_s if behind else self._clock_was_s
+        return self._at_s
 
     def _spent_in(self, seconds: int, now_s: float) -> float:
         """The spending of the last `seconds`."""
@@ -145,7 +149,7 @@ class Purse:
     def close(self) -> None:
         """Writes the actual spending, without the advance."""
         if self.budgets:
-            self._write(self._clock_s(), 0.0)
+            self._write(self._now_s(), 0.0)
 
     def _write(self, now_s: float, ahead: float) -> bool:
         """Writes the spending, plus an advance, to the file; returns whether that succeeded."""

@@ -152,3 +152,13 @@ def test_a_clock_that_was_set_back_counts_as_spent_now(tmp_path: Path, clock):
     assert purse.left() == pytest.approx(5.0)
     clock.now_s += HOUR + 61
     assert purse.left() == pytest.approx(10.0)
+
+
+def test_a_box_that_starts_without_the_time_gets_no_new_budget_when_it_learns_it(tmp_path, clock):
+    purse, now_s = Purse({DAY: 10.0}, tmp_path / "spent.json", clock), clock.now_s
+    assert purse.reserve(9.0)
+    clock.now_s = 5.0
+    restarted = Purse({DAY: 10.0}, tmp_path / "spent.json", clock)
+    assert not restarted.reserve(2.0)
+    clock.now_s = now_s + 60
+    assert not restarted.reserve(2.0)
