@@ -84,6 +84,10 @@ def test_a_well_made_value_must_still_answer_this_question() -> None:
     for kept in wrong:
         with pytest.raises(BadValue):
             unpack(KEY, pack(KEY, kept), OUTPUTS, VARIANTS)
+    two = {**OUTPUTS, "z": TensorSpec("z", "float32", (2,))}
+    twice = Kept([["y", "float32", [2]]] * 2, memoryview(bytes(72)), "v", "openvino")
+    with pytest.raises(BadValue, match="other tensors"):
+        unpack(KEY, pack(KEY, twice), two, VARIANTS)
     with pytest.raises(BadValue, match="checksum"):
         unpack(bytes(32), pack(KEY, GOOD), OUTPUTS, VARIANTS)
     with pytest.raises(BadValue, match="format 2"):
@@ -587,5 +591,22 @@ def test_a_central_redis_gets_no_more_at_once_than_a_slow_way_takes(
             commands, on_replies = link.sent[-1]
             on_replies([b"OK"] * len(commands))
         assert (central.waiting_bytes, central.dropped) == (0, 0)
+
+    asyncio.run(scene())
+
+
+def test_an_answer_that_never_arrives_at_a_central_redis_keeps_no_other_from_it() -> None:
+    async def scene() -> None:
+        central, link = a_central()
+        for number, size in enumerate((5_000_000, 100, 100)):
+            central.put("m", number.to_bytes(32, "big"), bytes(size), 3_600_000)
+        link.open = True
+        while central.waiting_bytes or central._sending:
+            assert len(link.sent) < 10, "it is sent for ever"
+            central.on_open()
+            commands, on_replies = link.sent[-1]
+            arrives = sum(len(value) for _, _, value, *_ in commands) < 1_000_000
+            on_replies([b"OK"] * len(commands) if arrives else None)
+        assert (central.written, central.dropped) == (2, 1)
 
     asyncio.run(scene())

@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ async def boxes(count: int, url: str, **settings: Any):
 
 
 @contextlib.asynccontextmanager
-async def relay(redis: RedisServer, delay_s: float = 0, tls: ssl.SSLContext | None = None):
+async def relay(
+    redis: RedisServer | SimpleNamespace, delay_s: float = 0, tls: ssl.SSLContext | None = None
+):
     """Another way to a Redis, slower or encrypted; its port."""
     writers: list[asyncio.StreamWriter] = []
 
@@ -543,6 +546,29 @@ def test_a_slow_answer_is_not_waited_for_and_serves_the_next(redis: RedisServer)
             redis.go_on()
 
     asyncio.run(scene())
+
+
+def test_a_redis_that_has_become_a_replica_is_left_for_its_successor(redis: RedisServer) -> None:
+    successor = RedisServer()
+    where = SimpleNamespace(port=redis.port)
+
+    async def scene() -> None:
+        async with relay(where) as port, boxes(1, f"redis://127.0.0.1:{port}/0") as (box,):
+            await box.ask([1]).good()
+            await box.until(lambda: names(redis))
+            where.port = successor.port
+            with redis.client() as client:
+                client.replicaof("127.0.0.1", str(successor.port))
+            await box.ask([2]).good()
+            await box.until(lambda: box.redis["losses"] == 1 and box.redis["open"])
+            await box.ask([3]).good()
+            await box.until(lambda: names(successor))
+            assert box.redis["refusal"] == ""
+
+    try:
+        asyncio.run(scene())
+    finally:
+        successor.close()
 
 
 # -- a central Redis

@@ -17,6 +17,9 @@ _BYTES_AT_ONCE = 256_000
 """Most bytes per write, unless a single answer is larger: a write must arrive within `_TIMEOUT_S`.
 """
 
+_TRIES = 3
+"""How often an answer is sent alone after it was lost."""
+
 _TIMEOUT_S = 5.0
 """Generous, because nobody waits for these writes: a slow link is no reason to hang up."""
 
@@ -42,6 +45,7 @@ class CentralCopy:
         self._most_bytes = most_bytes
         self._waiting: deque[tuple[bytes, bytes, int]] = deque()  # name, value, until when
         self._sending = False
+        self._losses = 0
 
     def put(self, model: str, key: bytes, value: bytes, ttl_ms: int) -> None:
         """Adds an answer."""
@@ -72,7 +76,8 @@ class CentralCopy:
         """The next answers to write; expired ones are dropped."""
         some: list[tuple[bytes, bytes, int]] = []
         size = 0
-        while self._waiting and len(some) < _AT_ONCE:
+        most = _AT_ONCE if not self._losses else 1
+        while self._waiting and len(some) < most:
             _, value, until_ns = self._waiting[0]
             if until_ns - now_ns < 1_000_000:
                 self._take()
@@ -98,10 +103,10 @@ class CentralCopy:
 
         def sent(replies: Replies | None) -> None:
             self._sending = False
-            if replies is None:  # lost in flight: they go first on the next connection
-                self._waiting.extendleft(reversed(some))
-                self.waiting_bytes += sum(len(value) for _, value, _ in some)
+            if replies is None:
+                self._lost(some)
                 return
+            self._losses = 0
             refused = sum(isinstance(reply, ResponseError) for reply in replies)
             self.dropped += refused
             self.written += len(replies) - refused
@@ -109,6 +114,20 @@ class CentralCopy:
 
         self._sending = True
         self.link.send(commands, sent)
+
+    def _lost(self, some: list[tuple[bytes, bytes, int]]) -> None:
+        """Queues answers that were lost in flight again, to go first on the next connection.
+
+        One that was lost alone `_TRIES` times is dropped: the way may be too slow for it, and it
+        would keep the others waiting.
+        """
+        self._losses += 1
+        if self._losses > _TRIES:
+            self._losses = 1
+            self.dropped += len(some)
+            return
+        self._waiting.extendleft(reversed(some))
+        self.waiting_bytes += sum(len(value) for _, value, _ in some)
 
     def status(self) -> dict[str, Any]:
         """The state of the link and of the queue."""

@@ -9,9 +9,10 @@ from typing import Any
 import msgpack
 import xxhash
 
-from scheduler.core.signature import TensorSpec, fits, travels_as
+from scheduler.core.signature import TensorSpec
+from scheduler.daemon.outputs import check_outputs
 from scheduler.errors import InvalidInput
-from scheduler.wire import Body, body_bytes
+from scheduler.wire import Body
 
 FORMAT = 1
 """Format version; raised whenever an older reader could misread a newer writer's values."""
@@ -87,7 +88,10 @@ def unpack(
         raise BadValue("the checksum is wrong")
     if variant not in variants or len(runtime) > _LONGEST_NAME:
         raise BadValue("it is of another variant")
-    _check_tensors(specs, len(body), outputs)
+    try:
+        check_outputs(specs, len(body), list(outputs.values()))
+    except InvalidInput as error:
+        raise BadValue(str(error)) from None
     return Kept(specs, memoryview(body), variant, runtime)
 
 
@@ -97,17 +101,3 @@ def _checksum(key: bytes, fields: list[Any], body: bytes | memoryview) -> int:
     digest.update(msgpack.packb(fields))
     digest.update(body)
     return digest.intdigest()
-
-
-def _check_tensors(specs: list[Any], size: int, outputs: Mapping[str, TensorSpec]) -> None:
-    try:
-        if body_bytes(specs) != size:
-            raise BadValue("the tensors do not fill the body")
-    except InvalidInput as error:
-        raise BadValue(str(error)) from None
-    if len(specs) != len(outputs):
-        raise BadValue("it has other tensors")
-    for name, dtype, shape in specs:
-        wanted = outputs.get(name)
-        if wanted is None or not travels_as(wanted.dtype, dtype) or not fits(shape, wanted.shape):
-            raise BadValue(f"tensor {name!r} is not one that the model gives")

@@ -19,7 +19,7 @@ import structlog
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from scheduler.backoff import Backoff
 from scheduler.config.cache import why_away, without_secrets
@@ -96,6 +96,7 @@ class RedisLink:
         self._awaited: deque[_Sent] = deque()
         self._unanswered_bytes = 0
         self._latency_ns: deque[int] = deque(maxlen=_SAMPLES)
+        self._takes_writes = False
 
     def status(self) -> dict[str, Any]:
         """The link's URL and state, without secrets."""
@@ -259,10 +260,22 @@ class RedisLink:
             sent = self._awaited[0]
             while len(replies) < sent.commands:
                 replies.append(await self._read(connection))
+            self._check_demoted(replies)
             self._awaited.popleft()
             self._unanswered_bytes -= sent.size
             self._latency_ns.append(time.monotonic_ns() - sent.at_ns)
             sent.on_replies(replies)
+
+    def _check_demoted(self, replies: Replies) -> None:
+        """Notices a server that took writes and is now a replica: the URL may lead to another.
+
+        Raises:
+            RedisError: It is.
+        """
+        if self._takes_writes and any(isinstance(reply, ReadOnlyError) for reply in replies):
+            self._takes_writes = False
+            raise RedisError("it has become read-only")
+        self._takes_writes |= b"OK" in replies
 
     async def _watch(self) -> None:
         """Notices when the server stops answering; pings it while the link is idle.
