@@ -24,7 +24,7 @@ class Fault(enum.Enum):
     """The server reported that it gave up at the deadline."""
 
     SILENT = "silent"
-    """No answer came in time."""
+    """No answer came in time, or the server hung up instead of answering."""
 
     UNREACHABLE = "unreachable"
     """There is no connection, or it was lost, or the server can't serve now."""

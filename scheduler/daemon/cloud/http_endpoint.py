@@ -42,6 +42,9 @@ _FAULTS = {
     503: Fault.REFUSED,
     504: Fault.EXPIRED,
 }
+_FAULTS_OF_LIVE = {**_FAULTS, 503: Fault.UNREACHABLE}
+"""Faults of the health call: there 503 means that the server is not live."""
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _ERROR_CHARACTERS = 300
 
 Open = Callable[[], aiohttp.ClientSession]
@@ -79,7 +82,7 @@ class HttpEndpoint:
 
     async def live(self, timeout_s: float) -> None:
         """Gets `/v2/health/live`; see `Endpoint`."""
-        await self._ask("GET", "/health/live", timeout_s)
+        await self._ask("GET", "/health/live", timeout_s, faults=_FAULTS_OF_LIVE)
 
     async def extensions(self, timeout_s: float) -> frozenset[str]:
         """Gets `/v2`; see `Endpoint`."""
@@ -125,8 +128,9 @@ class HttpEndpoint:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
+        faults: Mapping[int, Fault] = _FAULTS,
     ) -> tuple[Mapping[str, str], bytes]:
-        return await apart(self._answer(method, path, timeout_s, headers or {}, body))
+        return await apart(self._answer(method, path, timeout_s, headers or {}, body, faults))
 
     async def _answer(
         self,
@@ -135,6 +139,7 @@ class HttpEndpoint:
         timeout_s: float,
         headers: Mapping[str, str],
         body: bytes | None,
+        faults: Mapping[int, Fault],
     ) -> tuple[Mapping[str, str], bytes]:
         try:
             async with self._session.request(
@@ -147,12 +152,16 @@ class HttpEndpoint:
             ) as response:
                 raw = await self._read(response)
                 if response.status != 200:
-                    raise _remote_error(response.status, response.headers, raw, self._masked)
+                    fault = faults.get(response.status, Fault.FAILED)
+                    raise _remote_error(response, raw, fault, self._masked)
                 return response.headers, raw
         except asyncio.TimeoutError:
             raise RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s") from None
         except aiohttp.ClientPayloadError as error:
             raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
+        except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
+            # It may only have closed a connection that was idle for long, as it was used again.
+            raise RemoteError(Fault.SILENT, f"no answer: {_why_unreachable(error)}") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             raise RemoteError(Fault.UNREACHABLE, _why_unreachable(error)) from None
         except aiohttp.ClientResponseError:  # its text shows the bytes that came
@@ -164,7 +173,8 @@ class HttpEndpoint:
         """The whole body, unless it is too large."""
         limit = self._answer_bytes
         declared = response.content_length
-        if declared is not None and declared <= limit:
+        is_packed = "content-encoding" in response.headers  # then it has more than it declares
+        if declared is not None and declared <= limit and not is_packed:
             return await response.read()
         chunks, size = [], 0
         async for chunk in response.content.iter_any():
@@ -202,15 +212,17 @@ def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
 
 
 def _remote_error(
-    status: int, headers: Mapping[str, str], body: bytes, masked: Masked
+    response: aiohttp.ClientResponse, body: bytes, fault: Fault, masked: Masked
 ) -> RemoteError:
     try:
         told = orjson.loads(body)
         said, code = str(told["error"]), told.get("code")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         said, code = body[: 16 * _ERROR_CHARACTERS].decode(errors="replace"), None
-    after = headers.get("retry-after", "")
+    if response.status in _REDIRECTS and (where := response.headers.get("location")):
+        said = f"it redirects to {where}, which is not followed; give the right address as url"
+    after = response.headers.get("retry-after", "")
     # After `infeasible`, another deadline may be tried at once.
     retry_after_s = float(after) if after.isdecimal() and code != "infeasible" else None
-    message = f"HTTP {status}: {masked(said)[:_ERROR_CHARACTERS]}"
-    return RemoteError(_FAULTS.get(status, Fault.FAILED), message, retry_after_s)
+    message = f"HTTP {response.status}: {masked(said)[:_ERROR_CHARACTERS]}"
+    return RemoteError(fault, message, retry_after_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import socket
 import weakref
 from collections.abc import Awaitable, Callable
@@ -41,6 +42,8 @@ class HttpServer:
     def __init__(self, shape: list[int] | None = None) -> None:
         self._tensor = {"datatype": "FP32", "shape": shape or [-1, 4]}
         self.answer: Answer = good
+        self.live = 200
+        self.probed = 0
         self.asked: list[tuple[web.Request, dict[str, Any]]] = []
         self.said: Any = {"name": "test", "extensions": ["binary_tensor_data"]}
 
@@ -60,7 +63,8 @@ class HttpServer:
         await self._runner.cleanup()
 
     async def _live(self, request: web.Request) -> web.Response:
-        return web.Response()
+        self.probed += 1
+        return web.Response(status=self.live)
 
     async def _describe_itself(self, request: web.Request) -> web.Response:
         return web.json_response(self.said, status=200 if self.said is not None else 404)
@@ -262,9 +266,72 @@ def test_an_answer_that_makes_no_sense_is_a_failure(tmp_path: Path, body: bytes)
 def test_a_redirect_is_not_followed_with_the_token(tmp_path: Path):
     async def test(box: Box, far: HttpServer) -> None:
         far.answer = status(307, Location="http://127.0.0.1:9/elsewhere")
-        assert (await box.ask(deadline_ms=20_000)).outcome is Outcome.FAILED
+        answered = await box.ask(deadline_ms=20_000)
+        assert answered.outcome is Outcome.FAILED
+        assert "redirects to http://127.0.0.1:9/elsewhere" in answered.reason
 
     with_http(tmp_path, test)
+
+
+def test_a_server_that_limits_how_often_it_is_asked_is_there(tmp_path: Path):
+    far, ended = HttpServer(), asyncio.Event()
+
+    async def test(box: Box, far: HttpServer) -> None:
+        async def slow(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+            await ended.wait()
+            return await good(request, said, tensors)
+
+        asked, far.answer = len(far.asked), slow
+        _, answer = box.post(2.0, 20_000)
+        await box.until(lambda: len(far.asked) > asked)
+        far.live, probed = 429, far.probed
+        await box.until(lambda: far.probed >= probed + 4)
+        ended.set()
+        assert numbers(await answer) == [4.0] * 4
+        assert len(far.asked) == asked + 1, "nothing was taken back"
+        far.live = 503
+        await box.until(lambda: box.breaker == "open")
+
+    with_http(tmp_path, test, far, probe_s=0.05)
+
+
+def test_a_connection_that_the_server_closes_as_it_is_used_again_opens_no_breaker(tmp_path: Path):
+    async def test(box: Box, far: HttpServer) -> None:
+        closed: list[int] = []
+
+        async def close_once(request: web.Request, said: Any, tensors: bytes) -> Any:
+            if not closed:
+                closed.append(1)
+                assert request.transport is not None
+                request.transport.abort()
+            return await good(request, said, tensors)
+
+        far.answer = close_once
+        assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
+        assert (closed, box.link.describe()["breaker"]["trips"]) == ([1], 0)
+
+    with_http(tmp_path, test)
+
+
+def test_no_packed_answer_is_larger_than_may_be():
+    async def packed(request: web.Request) -> web.Response:
+        body = gzip.compress(bytes(1_000_000))
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+    async def ask() -> None:
+        app = web.Application()
+        app.router.add_get("/v2/health/live", packed)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        endpoint = HttpEndpoint(ClientSession, url, {}, 10_000)
+        with pytest.raises(RemoteError, match="more than 10000 bytes"):
+            await endpoint.live(20.0)
+        await endpoint.close()
+        await runner.cleanup()
+
+    asyncio.run(ask())
 
 
 class NoNames(AbstractResolver):
