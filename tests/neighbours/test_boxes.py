@@ -332,6 +332,22 @@ async def test_a_model_that_another_box_has_unloaded_does_not_keep_others_from_i
 
 
 @virtually
+async def test_what_is_taken_back_from_another_box_does_not_wait_there_as_well():
+    b = Box("b", models={"m": "d", "n": "d"})
+    b.device.base_ms = 1_500.0
+    async with site(Box("a", models={}), b) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        await asyncio.sleep(1)
+        for _ in range(6):
+            a.ask(20_000, model="n")
+        await until(lambda: len(b.driver.core.ledger.records) == 6)
+        running = sum(len(run.requests) for run in b.driver.core.runs.values())
+        b.door.admission.unload("m")
+        await until(lambda: a.endings["completed"] == 6)
+        assert b.device.ran <= 6 + running < 12
+
+
+@virtually
 async def test_a_box_that_gives_requests_up_at_once_is_left_alone_for_a_moment(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -167,7 +167,9 @@ class PeerLink:
                 self._listener.on_not_run(run_id, f"{self._box}: {reason}")
 
     def _lose(self, reason: str) -> None:
-        """Reports the box as lost; its requests go elsewhere, and late answers are ignored."""
+        """Reports the box as lost; its requests go elsewhere, so it need not run them."""
+        for run_id in self._sent:
+            self.cancel(run_id)
         self._sent.clear()
         if self._up:
             self._up = False
