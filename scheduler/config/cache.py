@@ -20,6 +20,9 @@ def without_secrets(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+IN_CLUSTER = "it is a node of a Redis Cluster, and keeps only the answers of its own slots"
+
+
 def why_away(error: Exception) -> str:
     """Why a Redis can't be used: its own words, unless they are about a command nobody typed."""
     if str(error).startswith("HELLO must be called"):

@@ -20,7 +20,7 @@ from typing import TypedDict, cast
 from cryptography.x509 import load_pem_x509_certificates
 
 from scheduler.config.box import Config
-from scheduler.config.cache import why_away, without_secrets
+from scheduler.config.cache import IN_CLUSTER, why_away, without_secrets
 from scheduler.doctor.findings import NO_START, Check, Finding, Level, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
 from scheduler.doctor.policies import check_policies
@@ -285,6 +285,7 @@ class _About(TypedDict):
     """The fields used of Redis' INFO."""
 
     redis_version: str
+    redis_mode: str
     role: str
     maxmemory: int
     maxmemory_policy: str
@@ -337,6 +338,9 @@ def _check_redis(url: str) -> Iterator[Finding]:
             f"{where} can't tell boxes what was removed; Redis {_TELLS_SINCE} can",
             f"use Redis {_TELLS_SINCE} or later",
         )
+    if about.get("redis_mode") == "cluster":
+        told = f"{where}: {IN_CLUSTER}"
+        yield Finding("cache", "warning", told, "use a Redis that is not part of a cluster")
     if about["role"] != "master":
         told = f"{where} is a replica: unless it is writable, it takes no new answers"
         yield Finding("cache", "warning", told, "name its master in the cache's url")

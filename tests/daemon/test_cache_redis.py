@@ -548,6 +548,27 @@ def test_a_slow_answer_is_not_waited_for_and_serves_the_next(redis: RedisServer)
     asyncio.run(scene())
 
 
+def test_a_node_of_a_redis_cluster_says_so() -> None:
+    one, two = (RedisServer("--cluster-enabled", "yes") for _ in range(2))
+
+    async def scene() -> None:
+        with one.client() as here, two.client() as there:
+            here.execute_command("CLUSTER", "ADDSLOTS", 0)
+            there.execute_command("CLUSTER", "ADDSLOTS", *range(1, 1 << 14))
+            here.execute_command("CLUSTER", "MEET", "127.0.0.1", two.port)
+            async with boxes(1, one.url) as (box,):
+                await box.until(lambda: here.cluster("INFO")["cluster_state"] == "ok")
+                await box.ask([1]).good()
+                await box.until(lambda: "Redis Cluster" in box.redis["refusal"])
+                assert box.counts["invalid"] == 0
+
+    try:
+        asyncio.run(scene())
+    finally:
+        one.close()
+        two.close()
+
+
 def test_a_redis_that_has_become_a_replica_is_left_for_its_successor(redis: RedisServer) -> None:
     successor = RedisServer()
     where = SimpleNamespace(port=redis.port)

@@ -265,6 +265,16 @@ def test_redis_is_asked_for_its_bounds() -> None:
     assert (away.level, "serves without it" in away.remedy) == ("error", True)
 
 
+@needs_redis
+def test_a_node_of_a_redis_cluster_is_no_cache() -> None:
+    server = RedisServer("--cluster-enabled", "yes")
+    try:
+        _, cluster, _, _ = check_cache(cached(url=server.url))
+        assert (cluster.level, "Redis Cluster" in cluster.message) == ("warning", True)
+    finally:
+        server.close()
+
+
 def test_the_command_says_it_and_its_status_tells(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     file = tmp_path / "edge.yaml"

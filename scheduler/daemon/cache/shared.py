@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ResponseError
 
+from scheduler.config.cache import IN_CLUSTER
 from scheduler.daemon.cache.entries import FORMAT
 from scheduler.daemon.cache.redis_link import RedisLink, RedisListener, Replies
 
@@ -132,7 +133,7 @@ class SharedTier:
             return
         refused = isinstance(replies[0], ResponseError)
         self.refused += refused
-        self.refusal = str(replies[0]) if refused else ""
+        self.refusal = _said(replies[0]) if refused else ""
 
     # -- events of the link
 
@@ -159,8 +160,15 @@ def _read(name: bytes, most_bytes: int) -> list[tuple[Any, ...]]:
     return [("GETRANGE", name, 0, most_bytes), ("PTTL", name)]
 
 
+def _said(refusal: ResponseError) -> str:
+    """Why an answer was not stored: in Redis' own words, unless they are only an address."""
+    return IN_CLUSTER if isinstance(refusal, AskError) else str(refusal)
+
+
 def _found(replies: Replies) -> Found:
     value, ttl_ms = replies
+    if isinstance(value, AskError):  # as is MovedError
+        value = b""
     if not isinstance(value, bytes):  # an error: it is no string
         value = b"not a string"
     ends = isinstance(ttl_ms, int) and ttl_ms >= 0
