@@ -210,6 +210,7 @@ class Box:
         self.endings: Counter[str] = Counter()
         self.places: Counter[str] = Counter()
         self.asked = 0
+        self.last: Answer | None = None
 
     def join_at(self, boxes: Sequence[Box]) -> None:
         self.join = [Address("tcp", host="127.0.0.1", port=box.outside) for box in boxes]
@@ -259,6 +260,7 @@ class Box:
 
         def reply(answer: Answer) -> None:
             answers.append(answer)
+            self.last = answer
             assert len(answers) == 1
             self.endings[answer.outcome.value] += 1
             if answer.outputs is not None:

@@ -14,7 +14,7 @@ import pytest
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.neighbours import members
 from scheduler.daemon.neighbours.peer_link import PeerLink
-from scheduler.daemon.submission import Submission
+from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.ways import meter
 from scheduler.errors import DeadlineExpired
 from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, card, until
@@ -241,6 +241,24 @@ async def test_what_another_box_answers_has_to_be_what_the_model_gives():
         b.device.says = None
         a.ask(300)
         await until(lambda: a.endings["completed"] == 1)
+
+
+@virtually
+async def test_no_time_that_another_box_states_keeps_an_answer_from_its_caller(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with site(Box("a", models={}), Box("b")) as (a, _):
+        await until(lambda: "b" in a.driver.core.targets)
+        say = Answer.header
+        for timing in ([0, 0, 2**64 - 1, 1], [0, 0, -(2**63), 1], [0, 0, 1, -(2**63)]):
+            monkeypatch.setattr(Answer, "header", lambda self, t=timing: {**say(self), "timing": t})
+            a.ask(300)
+            await until(lambda: not a.driver.core.ledger.records)
+            assert a.last is not None
+            assert all(0 <= ns <= 300_000_000 for ns in a.last.timing_ns), timing
+            round_trip_ms = link_to(a, "b").describe()["way"]["round_trip_ms"]
+            assert 0 <= round_trip_ms < 300
+        assert a.endings["completed"] == 3
 
 
 @virtually

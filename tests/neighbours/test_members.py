@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -163,6 +164,7 @@ def test_no_report_does_harm(rows: Any):
     except ProtocolError:
         return
     for row in read:
+        assert row.accuracy is None or math.isfinite(row.accuracy)
         assert row.wait_ns >= 0
         assert min(row.service_ns) > 0
 

@@ -267,5 +267,11 @@ def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_LONGEST_US = 10**12
+"""No call takes longer, whatever a server says."""
+
+
 def _ns(us: Any) -> int | None:
-    return int(us) * 1000 if isinstance(us, int | float) and math.isfinite(us) else None
+    if not isinstance(us, int | float) or not math.isfinite(us):
+        return None
+    return max(0, min(int(us), _LONGEST_US)) * 1000

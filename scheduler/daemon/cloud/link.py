@@ -304,12 +304,12 @@ class CloudLink:
         now_ns = self._answered_ns = time.monotonic_ns()
         self._watch.heard()
         size, work_ns = run.learn(model, inferred)
-        took_ns, there_ns = now_ns - run.sent_ns - work_ns, inferred.there_ns
+        took_ns, there_ns = max(0, now_ns - run.sent_ns - work_ns), inferred.there_ns
         if there_ns is not None:
-            there_ns = max(0, there_ns - inferred.restore_ns)
+            there_ns = max(0, min(there_ns - inferred.restore_ns, took_ns))
         self._end(run)
         self._till.settle(timeout_s, now_ns - run.sent_ns)
-        way_ns = None if there_ns is None else max(0, took_ns - there_ns)
+        way_ns = None if there_ns is None else took_ns - there_ns
         if self._meter.carried(inferred.sent, inferred.received, way_ns, now_ns - took_ns):
             self._watch.felt()
         left_ns = max(1, took_ns - self._meter.both_ways_ns(size))

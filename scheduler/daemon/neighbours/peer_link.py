@@ -383,7 +383,9 @@ class PeerLink:
             sent.shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
             took_ns -= sent.shrunk.took_ns
             notes.update(shrunk_note(sent.dispatch))
-        way_ns, sent_ns = max(0, took_ns - total_ns), self._clock_ns() - took_ns
+        # What the box says of itself may be anything.
+        execute_ns, total_ns = (max(0, min(ns, took_ns)) for ns in (execute_ns, total_ns))
+        way_ns, sent_ns = took_ns - total_ns, self._clock_ns() - took_ns
         self._meter.carried(sent.sent_size, len(outputs), way_ns, sent_ns)
         device, runtime = map(name_from, (header["target"], header["runtime"]))
         ran = Ran(device, runtime, index(header["batch"]))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -212,7 +213,8 @@ def _row(
     model, variant, runtime = map(name_from, (model, variant, runtime))
     if not all(type(value) is int and value >= 0 for value in numbers):
         raise ValueError(f"row of {model!r:.40}")
-    if not (accuracy is None or type(accuracy) in (int, float)) or not 0 < len(pairs) <= MOST_STEPS:
+    is_number = type(accuracy) in (int, float) and isfinite(accuracy)
+    if not (accuracy is None or is_number) or not 0 < len(pairs) <= MOST_STEPS:
         raise ValueError(f"accuracy or steps of {model!r:.40}")
     samples = tuple(service)
     if not 0 < len(samples) <= QUANTILES or not all(type(s) is int and s > 0 for s in samples):

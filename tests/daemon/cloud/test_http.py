@@ -21,6 +21,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.daemon.cloud.endpoint import Fault, RemoteError, apart, said_by_laxity
 from scheduler.daemon.cloud.http_endpoint import HttpEndpoint
 from scheduler.daemon.cloud.http_messages import HEADER_LENGTH, inferred
+from scheduler.wire import encode
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 
 LENGTH = "Inference-Header-Content-Length"
@@ -443,6 +444,27 @@ def test_a_server_that_does_not_speak_http_is_told_in_plain_words():
 def test_a_length_of_thousands_of_digits_is_no_length():
     with pytest.raises(RemoteError, match="not outputs with data"):
         inferred({HEADER_LENGTH: "9" * 5_000}, b"{}", 0)
+
+
+@pytest.mark.parametrize("us", [1e300, -1e300, 2**63])
+@pytest.mark.parametrize("name", ["total_us", "restore_us"])
+def test_no_time_that_a_server_states_keeps_an_answer_from_its_caller(
+    tmp_path: Path, name: str, us: float
+):
+    async def lie(request: web.Request, said: Any, tensors: bytes) -> web.StreamResponse:
+        output = {"name": "y", "datatype": "FP32", "shape": said["inputs"][0]["shape"]}
+        output["data"] = (2 * np.frombuffer(tensors, np.float32)).tolist()
+        parameters = {"total_us": 10, name: us}
+        return web.json_response({"outputs": [output], "parameters": parameters})
+
+    async def test(box: Box, far: HttpServer) -> None:
+        far.answer = lie
+        answer = await box.ask(2.0, 20_000)
+        assert numbers(answer) == [4.0] * 4
+        assert encode(answer.header())
+        assert all(0 <= ns <= 20_000_000_000 for ns in answer.timing_ns)
+
+    with_http(tmp_path, test)
 
 
 def test_no_time_at_all_is_no_time():
