@@ -58,9 +58,9 @@ class Breaker:
         return self.trip(reason)
 
     def trip(self, reason: str) -> int:
-        """Opens the breaker at once, and returns for how long, in nanoseconds."""
+        """Opens the breaker at once, or keeps it open; returns for how long, in nanoseconds."""
+        self.trips += self.state is not BreakerState.OPEN
         self.state = BreakerState.OPEN
-        self.trips += 1
         self.reason = reason
         return self._backoff.next_ns()
 

@@ -31,6 +31,14 @@ def test_one_failure_opens_a_half_open_one_and_one_success_closes_it():
     assert each.state is BreakerState.CLOSED
 
 
+def test_an_outage_counts_once_however_often_it_is_probed():
+    each = breaker(1)
+    each.failed("gone")
+    for _ in range(5):
+        assert each.trip("no answer to a probe") > 0
+    assert (each.state, each.trips, each.reason) == (BreakerState.OPEN, 1, "no answer to a probe")
+
+
 def test_what_was_on_its_way_when_it_opened_changes_nothing():
     each = breaker(1)
     each.failed("gone")
