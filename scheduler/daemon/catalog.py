@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -70,18 +70,19 @@ class Catalog:
         if cards:
             self.spoken.set()
 
-    def allows(self, box: str, card: ModelCard) -> bool:
+    def allows(self, box: str, card: ModelCard, is_up: Callable[[str], bool]) -> bool:
         """Whether a model of another box may go by its name here.
 
-        It may not if it differs from this box's own of that name, or from a third box's.
+        It may not if it differs from this box's own of that name, or from that of a third box that
+        is up.
         """
         known = self.cards.get(card.name)
         if known is None or known is card:
             return True
         if (known.digest, known.signature) == (card.digest, card.signature):
             return True
-        others = (models for target, models in self._digests.items() if target != box)
-        return card.name not in self._own and not any(card.name in models for models in others)
+        holders = [target for target, models in self._digests.items() if card.name in models]
+        return card.name not in self._own and not any(t != box and is_up(t) for t in holders)
 
     def digest(self, target_id: str, model: str) -> str:
         """The digest of the files that a target serves as a model; empty if it is unknown."""

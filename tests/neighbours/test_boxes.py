@@ -224,6 +224,19 @@ async def test_a_model_that_only_other_boxes_have_is_used_with_new_files_too():
 
 
 @virtually
+async def test_the_files_of_a_box_that_is_gone_speak_against_no_others():
+    async with site(Box("a", models={}), Box("b"), Box("c")) as (a, b, c):
+        await until(lambda: {"b", "c"} <= a.driver.core.targets.keys())
+        c.driver.on_catalog("cpu:0", [card("m", "new files")], [])
+        await until(lambda: a.driver.catalog.describe()["problems"])
+        b.cable.pull()
+        await until(lambda: not a.driver.catalog.describe()["problems"])
+        a.ask(300)
+        await until(lambda: a.places["c/cpu:0"] == 1)
+        b.cable.mend()
+
+
+@virtually
 async def test_what_another_box_answers_has_to_be_what_the_model_gives():
     async with site(Box("a", models={}), Box("b")) as (a, b):
         await until(lambda: "b" in a.driver.core.targets)

@@ -220,7 +220,11 @@ class Neighbours:
 
     def allows(self, box: str, card: ModelCard) -> bool:
         """Whether a member's model may go by its name here; see `Catalog.allows`."""
-        return self._driver.catalog.allows(box, card)
+        return self._driver.catalog.allows(box, card, self._is_up)
+
+    def _is_up(self, box: str) -> bool:
+        member = self._members.get(box)
+        return member is not None and member.state(self._driver.clock_ns()) == "up"
 
     def card(self, model: str) -> ModelCard | None:
         """The card of a model, from this box's own files if it has them."""
