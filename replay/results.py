@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scheduler.core.values import value
+from scheduler.files import write_output
 
 ANSWERED = ("completed", "late")
 """The outcomes that carry a result."""
@@ -378,7 +379,7 @@ def write_results(results: Iterable[RunResult], path: Path | str) -> None:
     Raises:
         OSError: The file can't be written.
     """
-    Path(path).write_text(results_json(results))
+    write_output(Path(path), results_json(results))
 
 
 def read_results(path: Path | str) -> list[RunResult]:

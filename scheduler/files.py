@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import threading
 from pathlib import Path
 
@@ -38,6 +39,30 @@ def replace_file(
         with contextlib.suppress(OSError):
             os.unlink(fresh)
         raise
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Writes a command's output where its caller wants it.
+
+    A file is written as by `replace_file`. It keeps the symlinks to it, and its permissions, less
+    the umask.
+
+    Raises:
+        OSError: It can't be written; an existing file is unchanged if it can be replaced.
+    """
+    if not is_replaceable(path):
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return
+    real = Path(os.path.realpath(path))
+    mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666
+    replace_file(real, content, mode=mode)
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether an output can be replaced whole, unlike /dev/stdout, a pipe or a mounted file."""
+    real = os.path.realpath(path)
+    is_else = os.path.exists(real) and not os.path.isfile(real)
+    return not (is_else or os.path.ismount(real) or path.is_relative_to("/dev"))
 
 
 def hint_beside(path: Path, pattern: str = "*") -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.files import replace_file
+from scheduler.files import replace_file, write_output
 
 
 def test_who_reads_meanwhile_has_the_one_or_the_other(tmp_path: Path) -> None:
@@ -46,3 +46,24 @@ def test_what_was_there_stays_where_the_new_cannot_be_written(tmp_path: Path) ->
         replace_file(tmp_path / "folder", "x")
     assert (tmp_path / "f").read_text() == "old"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["f", "folder"]
+
+
+def test_an_output_keeps_the_links_to_it_and_who_may_read_it(tmp_path: Path) -> None:
+    path, link = tmp_path / "f", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o600)
+    link.symlink_to("f")
+    write_output(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_output_to_a_pipe_goes_there(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_output(pipe, "content")
+    assert os.read(reader, 99) == b"content"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)

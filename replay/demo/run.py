@@ -32,6 +32,7 @@ from replay.demo.figures import (
 )
 from replay.demo.view import Screen, number, summary
 from scheduler import AsyncClient, LaxityError
+from scheduler.files import write_output
 
 MODEL, VARIANT = "digits", "large"
 
@@ -94,7 +95,7 @@ class Demo:
             return 1
         figures["seconds"] = time.monotonic() - self._started_s
         if self._json_file is not None:  # first, since a reader of the display may close its pipe
-            self._json_file.write_text(json.dumps(figures, indent=2) + "\n")
+            write_output(self._json_file, json.dumps(figures, indent=2) + "\n")
         console.print(summary(figures, {phase.name: phase.title for phase in PHASES}))
         self._say_where(box)
         return 0 if figures["laws"]["kept"] else 1

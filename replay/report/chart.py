@@ -12,6 +12,7 @@ from replay.report.lines import HEIGHT
 from replay.report.sections import load_charts
 from replay.report.svg import WIDTH, el, number, text
 from replay.results import RunResult
+from scheduler.files import write_output
 
 _STYLE = Path(__file__).with_name("drawing.css")
 _HEAD, _MARGIN = 20.0, 8.0
@@ -46,4 +47,4 @@ def write_chart(results: Sequence[RunResult], path: Path) -> None:
         role="img",
         aria_label="What is on time over load",
     )
-    path.write_bytes(f"{drawn}\n".encode("utf-8", "replace"))
+    write_output(path, f"{drawn}\n".encode("utf-8", "replace"))

@@ -24,6 +24,7 @@ from replay.report.sections import (
 from replay.report.svg import legend_mark
 from replay.report.table import BETWEEN_PARTS, cells, columns, compared, notes
 from replay.results import RunResult
+from scheduler.files import write_output
 
 
 def write_report(
@@ -45,7 +46,7 @@ def write_report(
         ValueError: A policy of `compare` has no runs.
     """
     # Characters that can't be encoded, e.g. in a file's name, are replaced as on a terminal.
-    path.write_bytes(page(results, title, compare).encode("utf-8", "replace"))
+    write_output(path, page(results, title, compare).encode("utf-8", "replace"))
 
 
 def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | None = None) -> str:

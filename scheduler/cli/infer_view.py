@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rich.console import Console
 from scheduler.cli.inputs import InputProblem, Prepared
 from scheduler.cli.tables import figure, outputs_view, top_values
 from scheduler.errors import DeadlineInfeasible, LaxityError
+from scheduler.files import write_output
 from scheduler.result import Result
 from scheduler.texts import decoded, dtype_name
 
@@ -198,8 +200,9 @@ def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
     Raises:
         InputProblem: The file can't be written.
     """
+    packed = io.BytesIO()
+    np.savez(packed, **dict(outputs))  # type: ignore[arg-type]
     try:
-        with path.open("wb") as file:
-            np.savez(file, **dict(outputs))  # type: ignore[arg-type]
+        write_output(path, packed.getvalue())
     except OSError as error:
         raise InputProblem(f"{path} can't be written: {error.strerror}") from None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scheduler.cli.inputs import InputProblem
+from scheduler.files import is_replaceable
 
 STDOUT = Path("-")
 """Stands for standard output, where an option allows it in place of a file."""
@@ -43,8 +44,15 @@ def check_places(
             raise InputProblem(f"{path} is a folder; name a file to write to")
         if not path.absolute().parent.is_dir():
             raise InputProblem(f"{path}: there is no folder {path.parent}")
-        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        if not all(os.access(each, os.W_OK) for each in _touched(path)):
             raise InputProblem(f"{path} can't be written by this user")
+
+
+def _touched(path: Path) -> list[Path]:
+    """What must be writable: an existing file, and the folder in which it is made or replaced."""
+    existing = [path] if path.exists() else []
+    folder = Path(os.path.realpath(path)).parent
+    return [*existing, folder] if is_replaceable(path) else existing
 
 
 def _is_else(path: Path, begin: bytes) -> bool:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from scheduler.cli.places import STDOUT
 from scheduler.cli.streams import say
+from scheduler.files import write_output
 
 if TYPE_CHECKING:
     from replay.results import RunResult
@@ -65,7 +66,7 @@ def _written(results: list[RunResult], pair: tuple[str, str] | None, files: File
     from replay.results import write_results
 
     def write_rows(path: Path) -> None:
-        path.write_text(f"{_rows(results)}\n")
+        write_output(path, f"{_rows(results)}\n")
 
     wanted: list[tuple[Path | None, str, Callable[[Path], None]]] = [
         (None if files.json == STDOUT else files.json, "", write_rows),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +94,34 @@ def test_a_full_disk_takes_one_file_and_not_the_others(tmp_path):
     ]
     told = "laxity: the output can't be written: No space left on device\n"
     assert shell(replayed(tmp_path), "> /dev/full") == (1, told)
+
+
+def test_a_file_that_can_not_be_written_whole_is_as_it_was(tmp_path):
+    page, rows, full = tmp_path / "r.html", tmp_path / "r.json", tmp_path / "full.json"
+    page.write_text("<old>")
+    rows.write_text("[1]")
+    full.write_text("{}")
+    command = replayed(tmp_path, "--report", str(page), "--json", str(rows), "--full", str(full))
+    before = sorted(tmp_path.iterdir())
+    with file_size_limit(200):
+        status, err = shell(command, "")
+    assert status == 2
+    assert [line.split()[-4:] for line in err.splitlines()] == [
+        ["written:", "File", "too", "large"]
+    ] * 3
+    assert (page.read_text(), rows.read_text(), full.read_text()) == ("<old>", "[1]", "{}")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Stands for a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_who_reads_a_result_no_further_has_it_in_its_file(box, tmp_path):
