@@ -16,6 +16,7 @@ from rich.text import Text
 
 from replay.demo.cameras import Run
 from replay.demo.figures import Phase, group, percentiles
+from scheduler.shares import percent
 
 Figures = Mapping[str, Any]
 
@@ -214,7 +215,7 @@ def _possible_table(rows: Sequence[tuple[str, Figures]]) -> Table:
             number(phase["possible_per_s"]),
             Text(number(phase["goodput_per_s"]), style="green"),
             Text(share(phase["share_of_possible"]), style="bold"),
-            f"{share(used['p50'], 0)}, {share(used['p99'], 0)}" if used["p50"] else "",
+            f"{share(used['p50'])}, {share(used['p99'])}" if used["p50"] else "",
             f"{number(heard['p50'])}, {number(heard['p99'])} ms" if heard["p50"] else "",
         )
     table.caption = (
@@ -300,9 +301,6 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
 
 
-def share(value: float | None, digits: int = 1) -> str:
-    """A percentage; never 100 % for anything less than all."""
-    if value is None:
-        return ""
-    shown = math.floor(value * 100 * 10**digits) / 10**digits if 0.99 < value < 1 else value * 100
-    return f"{shown:.{digits}f} %"
+def share(value: float | None) -> str:
+    """A percentage; empty for None."""
+    return "" if value is None else percent(value)

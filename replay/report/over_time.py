@@ -22,6 +22,7 @@ from replay.report.svg import (
     text,
     ticks,
 )
+from scheduler.shares import percent
 
 _LEFT, _RIGHT = 76.0, 8.0
 _ENDINGS_HEIGHT, _QUEUE_HEIGHT, _STRIP = 84.0, 56.0, 14.0
@@ -121,7 +122,7 @@ def _stack(endings: Floats, edges: Sequence[float], up: Scale) -> Markup:
         if endings[index].any():
             share = endings[index].sum() / endings.sum()
             d = _area(edges, [up(v) for v in above], [up(v) for v in below])
-            parts.append(el("path", hover(f"{name}: {share * 100:.1f} %"), d=d, class_=f"e{index}"))
+            parts.append(el("path", hover(f"{name}: {percent(share)}"), d=d, class_=f"e{index}"))
         below = above
     return Markup("").join(parts)
 

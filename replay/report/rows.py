@@ -21,6 +21,7 @@ from replay.report.svg import (
     shorten,
     text,
 )
+from scheduler.shares import percent
 
 _HEAD = 17.0
 _BAR = 15.0
@@ -149,7 +150,7 @@ def _dots(row: Dots, y: float, height: float, across: Scale) -> Markup:
     parts: list[Markup] = []
     if row.bound is not None:
         place = across(row.bound)
-        inside = hover(f"bound: {row.bound * 100:.1f} %")
+        inside = hover(f"bound: {percent(row.bound)}")
         box = {"x": place - 1.5, "y": y, "width": 3.0, "height": height}
         parts.append(el("rect", inside, class_="bound-tick", **box))
     step = height / max(1, len(row.points))

@@ -16,6 +16,7 @@ from replay.report.cases import Case, Difference, Measure, Study, differences, s
 from replay.report.figures import ENDINGS, figures
 from replay.report.statistics import Estimate
 from replay.results import RunResult
+from scheduler.shares import per_cent
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW, _TINY = 140, 100, 60
@@ -48,13 +49,13 @@ class Column:
 
 def percent(found: Estimate) -> str:
     """A share in per cent: `93.4 ± 0.5`."""
-    return _written(found.mean * 100, found.half_width and found.half_width * 100, ",.1f")
+    return _with_interval(per_cent(found.mean), found.half_width and found.half_width * 100, ".1f")
 
 
 def milliseconds(found: Estimate) -> str:
     """A duration given in milliseconds."""
     decimals = 2 if found.mean < 10 else 1 if found.mean < 100 else 0
-    return _written(found.mean, found.half_width, f",.{decimals}f")
+    return _written(found, f",.{decimals}f")
 
 
 def money(found: Estimate) -> str:
@@ -64,11 +65,14 @@ def money(found: Estimate) -> str:
     decimals = next((d for d in range(8) if abs(found.mean) * 10**d >= 100), None)
     # The cost of a few requests' energy is so small that fixed decimals would all be zeros.
     form = ".2e" if decimals is None else f",.{decimals}f"
-    return _written(found.mean, found.half_width, form)
+    return _written(found, form)
 
 
-def _written(mean: float, half_width: float | None, form: str) -> str:
-    text = f"{mean:{form}}"
+def _written(found: Estimate, form: str) -> str:
+    return _with_interval(f"{found.mean:{form}}", found.half_width, form)
+
+
+def _with_interval(text: str, half_width: float | None, form: str) -> str:
     return text if half_width is None else f"{text} ± {half_width:{form}}"
 
 
@@ -101,7 +105,7 @@ def columns(found: Study) -> list[Column]:
         "joules": any(run.energy_j for run in runs),
         "on time/s": any(run.result.closed for run in runs),
         "of bound %": any(run.of_bound is not None for run in runs),
-        "cost": any(run.cost is not None for run in runs),
+        "cost": any(run.cost for run in runs),
     }
     return [column for column in _COLUMNS if told.get(column.title, True)]
 

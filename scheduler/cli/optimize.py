@@ -14,8 +14,9 @@ from rich.console import Console
 from scheduler.cli.box import AsJson, print_json
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import InputProblem, load_array, load_items
-from scheduler.cli.tables import figure, percent, plain_table
+from scheduler.cli.tables import figure, plain_table
 from scheduler.errors import LaxityError
+from scheduler.shares import percent
 from workers.batches import Item
 from workers.model import Model, Variant
 from workers.model_yaml import ModelFileError, nearest

@@ -21,6 +21,7 @@ from scheduler.cli.tables import plain_table
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
+from scheduler.shares import percent
 
 if TYPE_CHECKING:
     from replay.conformance import Verdict
@@ -176,6 +177,6 @@ def _show(
     table = plain_table("in time", *policies, right=policies)
     for scenario, by_policy in shares.items():
         cells = [by_policy.get(policy) for policy in policies]
-        table.add_row(scenario, *("" if cell is None else f"{cell:.1%}" for cell in cells))
+        table.add_row(scenario, *("" if cell is None else percent(cell) for cell in cells))
     table.add_row("µs per request", *(f"{means_us[policy]:,.0f}" for policy in policies))
     console.print(table)

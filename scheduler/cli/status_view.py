@@ -13,11 +13,11 @@ from scheduler.cli.tables import (
     Answer,
     duration,
     figure,
-    percent,
     plain_table,
     policy_text,
 )
 from scheduler.core.outcomes import Outcome
+from scheduler.shares import percent
 
 MEANINGS = {
     "completed": "in time",
@@ -183,7 +183,7 @@ def _spending(targets: Sequence[Answer]) -> Table:
         for budget in spending["budgets"]:
             seconds, spent, limit = budget["seconds"], budget["spent"], budget["limit"]
             span = {3_600: "hour", 86_400: "day"}.get(seconds, duration(seconds))
-            used = Text(f"{figure(spent)}, {percent(spent / limit)}")
+            used = Text(f"{figure(spent)}, {percent(spent / limit if limit else 1.0)}")
             used.stylize("bold yellow" if spent >= 0.9 * limit else "")
             table.add_row(*cells, f"{limit:g} in any {span}", used)
             cells = ["", ""]

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scheduler.core.signature import shape_text
+from scheduler.shares import percent
 from scheduler.texts import decoded, dtype_name
 
 Answer = Mapping[str, Any]
@@ -156,15 +157,6 @@ def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
 def spell(spec: Answer) -> str:
     """Name, dtype and shape of a tensor."""
     return f"{spec['name']} {spec['dtype']} {shape_text(spec['shape'])}"
-
-
-def percent(share: float) -> str:
-    """A share as a percentage; only a full share shows as 100 %, only an empty one as 0 %."""
-    if 0.999 <= share < 1:
-        return f"{int(share * 10000) / 100:.2f} %"
-    if 0 < share < 0.0005:
-        return "< 0.1 %"
-    return f"{100 * share:.1f} %"
 
 
 def figure(value: float) -> str:

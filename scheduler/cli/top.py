@@ -16,8 +16,9 @@ from rich.text import Text
 from scheduler.cli.box import AsJson, Url, box, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
-from scheduler.cli.tables import STYLES, figure, percent, plain_table
+from scheduler.cli.tables import STYLES, figure, plain_table
 from scheduler.client.sync_client import Client
+from scheduler.shares import percent
 
 app = typer.Typer(add_completion=False)
 

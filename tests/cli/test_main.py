@@ -17,7 +17,8 @@ from rich.console import Console
 from scheduler import wire
 from scheduler.cli import status
 from scheduler.cli.status_view import headline, status_view
-from scheduler.cli.tables import duration, outputs_view, percent, top_values
+from scheduler.cli.tables import duration, outputs_view, top_values
+from scheduler.shares import percent
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
 

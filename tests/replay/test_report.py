@@ -23,7 +23,7 @@ from replay.report.lines import Point
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import WIDTH, count_axis, spread, ticks
-from replay.report.table import cells, columns, folded, money, points
+from replay.report.table import cells, columns, folded, money, percent, points
 from replay.results import Row, Rows, RunResult, Sample
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
@@ -606,6 +606,19 @@ def test_what_costs_next_to_nothing_has_figures_all_the_same():
     assert money(Estimate(0.0, None, 1)) == "0"
     assert money(Estimate(0.0000123, 0.0000045, 3)) == "0.0000123 ± 0.0000045"
     assert money(Estimate(3.21e-9, 4e-10, 3)) == "3.21e-09 ± 4.00e-10"
+
+
+def test_nearly_all_is_not_shown_as_all():
+    assert percent(Estimate(0.99964, None, 1)) == "99.96"
+    assert percent(Estimate(0.99964, 0.0004, 3)) == "99.96 ± 0.0"
+    assert percent(Estimate(1.0, None, 1)) == "100.0"
+    assert percent(Estimate(0.0001, None, 1)) == "< 0.1"
+
+
+def test_a_fleet_without_prices_has_no_costs():
+    run = result("edf")
+    run.cost = 0.0
+    assert "cost" not in printed([run])
 
 
 def test_students_t_is_that_of_the_tables():

@@ -140,7 +140,7 @@ class TestSummary:
 
     def test_a_share_is_never_rounded_to_all(self):
         assert [share(value) for value in (1.0, 0.9999, 0.5, None)] == (
-            ["100.0 %", "99.9 %", "50.0 %", ""]
+            ["100.0 %", "99.99 %", "50.0 %", ""]
         )
 
 
