@@ -62,6 +62,7 @@ class Ask:
         only: A pattern that selects scenarios.
         bound: Whether to compute the bound.
         url: The address of the running box.
+        seeds: The number of seeds to play with.
     """
 
     source: str
@@ -77,6 +78,7 @@ class Ask:
     only: str = "*"
     bound: bool = True
     url: str | None = None
+    seeds: int = 1
 
 
 _IN_MS = ("deadlines", "mooncake", "timestamps-ms")
@@ -107,10 +109,11 @@ def plan(ask: Ask, live: bool = False) -> list[Experiment]:
     experiments = [replace(each, with_bound=ask.bound) for each in _planned(ask)]
     for each in experiments:
         # A faulty source shows when its first request is read.
-        if next(each.arrivals(1), None) is None:
+        if all(next(each.arrivals(seed), None) is None for seed in range(1, ask.seeds + 1)):
             cut = f" in {ask.slice}" if ask.slice else ""
             thinned = f" that --rate-scale {ask.rate_scale:g} leaves" if ask.rate_scale < 1 else ""
-            raise AskError(f"{ask.source} has no request{cut}{thinned}")
+            seeds = "seed 1" if ask.seeds == 1 else f"seeds 1 to {ask.seeds}"
+            raise AskError(f"{ask.source} has no request{cut}{thinned} ({seeds})")
     return [_guessed(each, ask) for each in experiments]
 
 
@@ -180,7 +183,7 @@ def _hurried(stream: TraceStream, fleet: Fleet) -> str | None:
     times_ns: list[int] = []
     with suppress(TraceError, WorkloadError):  # reported where it is played
         times_ns.extend(each.at_ns for each in islice(stream.arrivals(setting), _LOOK))
-    span_ns = times_ns[-1] - times_ns[0]
+    span_ns = times_ns[-1] - times_ns[0] if times_ns else 0  # another seed may have some
     capacity = capacity_per_s(fleet, mix_of(Workload((stream,)), fleet))
     if not 0 < _HURRY * capacity * span_ns < len(times_ns) * 1e9:
         return None

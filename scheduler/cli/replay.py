@@ -177,7 +177,7 @@ def replay(
             _refuse(ctx, {"policy", "compare"}, "a running box has a policy of its own")
         ask = Ask(
             source, fleet, None, rate_scale, speed, slice_, format_, model, deadline_ms, requests,
-            only, bound, url,
+            only, bound, url, seeds,
         )  # fmt: skip
         asked = [replace(ask, load=share) for share in _loads(",".join(load or ()))]
         experiments = [each for one in asked for each in plan(one, live=_is_live(against))]
@@ -381,7 +381,7 @@ def _plain_errors() -> Iterator[None]:
         yield
     except ConfigError as error:
         raise InputProblem(str(error)) from None
-    except LaxityError:
+    except (LaxityError, BrokenPipeError):
         raise
     except OverflowError as error:
         raise InputProblem(f"a number is too large to be played with: {error}") from None

@@ -253,6 +253,17 @@ def interrupted_at(seed: int) -> Callable[[object, int], float]:
     return bound
 
 
+def test_a_seed_without_requests_does_not_hide_those_of_another(run):
+    Path("few.yaml").write_text(
+        "seconds: 1\nprocess: poisson\nrate_per_s: 0.7\nmix: [{model: digits, deadline_ms: 50}]\n"
+    )
+    played = ["few.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "rows.json"]
+    status, _, err = run(*played, "--seeds", "1")
+    assert (status, err) == (2, "laxity: few.yaml has no request (seed 1)\n")
+    assert run(*played, "--seeds", "4")[0] == 0
+    assert [row["requests"] for row in rows()] == [0, 0, 2, 0]
+
+
 def test_the_load_can_be_set(run):
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
     run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
