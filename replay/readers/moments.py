@@ -11,7 +11,7 @@ EXAMPLE = "2023-11-16 18:15:46.6805900"
 
 # Azure's traces of 2023 have units of 100 ns and no zone; the one of 2024, microseconds and +00:00.
 _MOMENT = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d):(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
 _LEAP_S = 60
 
@@ -45,13 +45,14 @@ class Moments:
         if match is None:
             raise self._lines.error(f"{self._name} is {shown(text)}", f"one like {EXAMPLE}")
         head, seconds, fraction, zone = match.groups(default="")
-        if int(seconds) > _LEAP_S:
+        second = int(seconds or 0)
+        if second > _LEAP_S:
             found = f"{self._name} is not a valid time (second {seconds})"
             raise self._lines.error(found, "a date and a time")
         if head + zone != self._minute:
             self._minute_s = self._epoch_s(head, zone)
             self._minute = head + zone
-        return (self._minute_s + int(seconds)) * 1_000_000_000 + int(fraction.ljust(9, "0"))
+        return (self._minute_s + second) * 1_000_000_000 + int(fraction.ljust(9, "0"))
 
     def _epoch_s(self, minute: str, zone: str) -> int:
         if zone in ("", "Z"):

@@ -134,8 +134,13 @@ class TestTimestamps:
         path.write_text(
             "2023-11-16 18:15:46.6805900\n\n2023-11-16T19:15:46.6805901+01:00\n"
             "2023-11-16T19:15:47,5+0100\n"
+            # as Java writes a time at second 0
+            "2023-11-16T19:16+01:00\n2023-11-16 18:17\n"
         )
-        assert [entry.at_ns for entry in open_trace(path)] == [0, 100, 819_410_000]
+        assert [entry.at_ns for entry in open_trace(path)] == [
+            *(0, 100, 819_410_000),
+            *(13_319_410_000, 73_319_410_000),
+        ]
 
     @pytest.mark.parametrize(
         ("unit", "times"),

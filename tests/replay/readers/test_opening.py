@@ -53,6 +53,7 @@ class TestRecognition:
             ("3\n2\n", "rates"),
             ("2023-11-16 18:15:46.6805900\n2023-11-16T18:15:47Z\n", "timestamps"),
             ('"2023-11-16 18:15:46.6805900"\n', "timestamps"),
+            ("2023-11-16 18:15\n", "timestamps"),
             ("Timestamp\n2023-11-16 18:15:46\n", "timestamps"),
             ("timestamp_ms\n0.5\n", "timestamps"),
             ("arrival_ms\n0.5\n", "timestamps"),
