@@ -47,8 +47,8 @@ def play_experiment(
         progress: As in `play_live`.
 
     Returns:
-        The result. Its notes warn if the generator was late, the policy was swapped meanwhile, the
-        box is gone, or answers came from its cache.
+        The result. Its notes warn if the generator was late, the policy was swapped or the
+        box started again meanwhile, the box is gone, or answers came from its cache.
 
     Raises:
         LaxityError: The box can't be reached.
@@ -56,7 +56,8 @@ def play_experiment(
             further, or a sending process has died.
         FleetError, TraceError, WorkloadError: The source can't be read at all.
     """
-    policy = _label(_policy_of(url))
+    before = _status_of(url)
+    policy = _policy_in(before)
     result = RunResult(experiment.name, policy, seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
@@ -82,8 +83,14 @@ def play_experiment(
     if (late := tally.warning()) is not None:
         result.notes.append(late)
     try:
-        if (now := _label(_policy_of(url))) != policy:
+        after = _status_of(url)
+        if (now := _policy_in(after)) != policy:
             result.notes.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+        if after.get("pid") != before.get("pid"):
+            result.notes.append(
+                "the box's scheduler was started again meanwhile: what came while it was away "
+                "counts as refused or expired"
+            )
     except LaxityError as error:
         # The results up to here are valid all the same.
         result.notes.append(f"the box was gone at the end: {error}")
@@ -96,10 +103,13 @@ def play_experiment(
     return result
 
 
-def _policy_of(url: str | None) -> Mapping[str, Any]:
+def _status_of(url: str | None) -> Mapping[str, Any]:
     with Client(url, connect_timeout_s=CONNECT_TIMEOUT_S) as client:
-        policy: Mapping[str, Any] = client.status().get("policy", {})
-        return policy
+        return client.status()
+
+
+def _policy_in(status: Mapping[str, Any]) -> str:
+    return _label(status.get("policy", {}))
 
 
 def _label(policy: Mapping[str, Any]) -> str:

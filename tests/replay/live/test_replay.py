@@ -316,10 +316,22 @@ def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target,
         return LiveTally()
 
     monkeypatch.setattr("replay.live.experiment.play_live", play)
-    monkeypatch.setattr("replay.live.experiment._policy_of", lambda url: {"name": "edf"})
+    monkeypatch.setattr("replay.live.experiment._status_of", lambda url: {})
     notes = play_experiment(experiment_in(tmp_path), 1).notes
     said = [note for note in notes if "cache" in note]
     assert ["answers to 2 of 3 requests" in note for note in said] == [True] * told
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_box_that_is_started_again_meanwhile_is_told(tmp_path, monkeypatch, again):
+    def play(url, arrivals, on_end, processes, progress):
+        return LiveTally()
+
+    lives = iter([{"pid": 1}, {"pid": 1 + again}])
+    monkeypatch.setattr("replay.live.experiment.play_live", play)
+    monkeypatch.setattr("replay.live.experiment._status_of", lambda url: next(lives))
+    notes = play_experiment(experiment_in(tmp_path), 1).notes
+    assert ["was started again meanwhile" in note for note in notes] == [True] * again
 
 
 class TestInputs:
