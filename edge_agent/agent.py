@@ -37,6 +37,9 @@ from workers.actor import DeviceWorker
 from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
 
+_LOOK_S = 0.5
+"""How often a start looks whether to stop, in seconds."""
+
 _ANSWER_S = 5.0
 """How long the scheduler may take to answer a drain, beyond the drain itself."""
 
@@ -49,9 +52,11 @@ class Agent:
         config_file: The file it was read from, watched for changes; None if there is none.
         over: Settings that override the file, as in `load_config`.
         hardware: The box's hardware.
+        stop: Returns whether to stop waiting for the scheduler.
 
     Raises:
         AgentError: Another agent is running, or the configuration can't work on this box.
+        SystemExit: `stop` returned True; everything was ended again.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Agent:
         config_file: Path | None,
         over: Mapping[str, Any],
         hardware: Hardware,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Start Ray and the actors; the doors are open when this returns."""
         self.config = config
@@ -81,15 +87,19 @@ class Agent:
         except BaseException:
             shutil.rmtree(self._run_dir, ignore_errors=True)
             raise
-        self._cluster.watch(self._ray_died)
         try:
-            self._start(config_file, over, scheduler_cores(hardware))
+            self._cluster.watch(self._ray_died)
+            self._start(config_file, over, scheduler_cores(hardware), stop)
         except BaseException:
             self._clean_up(_started())
             raise
 
     def _start(
-        self, config_file: Path | None, over: Mapping[str, Any], cores: tuple[int, ...]
+        self,
+        config_file: Path | None,
+        over: Mapping[str, Any],
+        cores: tuple[int, ...],
+        stop: Callable[[], bool],
     ) -> None:
         watch = FileWatch(_read_again(self.config, config_file))  # before the files are read
         links = link_paths(self.devices, self._run_dir)
@@ -104,8 +114,12 @@ class Agent:
         self.scheduler = SchedulerActor.options(name="scheduler").remote(
             self.config, config_file, over, links, spare, self._run_dir / "doors.sock"
         )
+        asked = self.scheduler.addresses.remote()
+        while not ray.wait([asked], timeout=_LOOK_S)[0]:  # for ever, if Ray can't place it
+            if stop():
+                sys.exit()
         try:
-            self.addresses: list[str] = ray.get(self.scheduler.addresses.remote())
+            self.addresses: list[str] = ray.get(asked)
         except RayActorError as error:
             raise AgentError(cause_of(error)) from None
         self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)

@@ -105,8 +105,11 @@ class Cluster:
         everything. When its node manager (`raylet`) is gone it ends the actors at once, and nothing
         restarts them.
         """
-        parts = [p for p in psutil.Process().children(recursive=True) if p.name() in _PARTS]
-        watched = {os.pidfd_open(part.pid): part.name() for part in parts}
+        watched: dict[int, str] = {}
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if (name := process.name()) in _PARTS:
+                    watched[os.pidfd_open(process.pid)] = name
 
         def watch() -> None:
             poll = select.poll()

@@ -165,6 +165,7 @@ class Doors:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            errors="replace",
             pass_fds=door.descriptors,
             env=door.environment,
             start_new_session=True,

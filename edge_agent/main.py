@@ -150,11 +150,11 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         for line in describe(hardware):
             console.print(line, markup=False)
         on_signals(stop, at_once)
-        agent = Agent(config, config_file and config_file.absolute(), over, hardware)
+        agent = Agent(config, config_file and config_file.absolute(), over, hardware, stop.is_set)
     except AgentError as error:
         _complain(error)
         return error.exit_status
-    except SystemExit:  # a signal; nothing was started yet
+    except SystemExit:  # a signal; nothing serves yet
         return 0
     try:
         for address in agent.addresses:

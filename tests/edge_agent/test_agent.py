@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from edge_agent import agent
 from edge_agent.accelerators import Found
@@ -28,15 +29,19 @@ with CrashGuard(Path(sys.argv[1])).watch("model"):
 """
 
 
-def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
     (tmp_path / "models").mkdir()
-    config = Config(
+    return Config(
         models=tmp_path / "models",
         state_dir=tmp_path / "state",
         listen=ListenConfig(native=(Address("unix", str(tmp_path / "s.sock")),)),
     )
+
+
+def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
+    monkeypatch: pytest.MonkeyPatch, config: Config
+) -> None:
     attempts = config.state_dir / ATTEMPTS
     workers: list[subprocess.Popen[bytes]] = []
 
@@ -67,3 +72,46 @@ def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
         with pytest.raises(AgentError, match="a door did not open"):
             agent.Agent(config, None, {}, hardware)
     assert CrashGuard(attempts).verdict("model") is None
+
+
+class Actor:
+    """An actor that Ray never places."""
+
+    @classmethod
+    def options(cls, **_: Any) -> type[Actor]:
+        return cls
+
+    def __init__(self) -> None:
+        self.addresses = self
+
+    @classmethod
+    def remote(cls, *_: Any) -> Actor:
+        return cls()
+
+
+@pytest.mark.parametrize("fault", [None, OSError("no file descriptor is left")])
+def test_a_start_that_goes_no_further_is_ended_with_its_cluster(
+    monkeypatch: pytest.MonkeyPatch, config: Config, fault: Exception | None
+) -> None:
+    ended: list[bool] = []
+
+    class Cluster:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def watch(self, *_: Any) -> None:
+            if fault is not None:
+                raise fault
+
+        def stop(self) -> None:
+            ended.append(True)
+
+    monkeypatch.setattr(agent, "Cluster", Cluster)
+    monkeypatch.setattr(agent, "mark_life", lambda _: None)
+    monkeypatch.setattr(agent, "DeviceWorker", Actor)
+    monkeypatch.setattr(agent, "SchedulerActor", Actor)
+    monkeypatch.setattr(ray, "wait", lambda asked, timeout: ([], asked))
+    hardware = probe(openvino=Found, nvidia=Found, cuda=tuple)
+    with pytest.raises(SystemExit if fault is None else OSError):
+        agent.Agent(config, None, {}, hardware, lambda: True)
+    assert ended == [True]

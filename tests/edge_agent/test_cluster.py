@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import os
+import queue
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
+from tests.waiting import PATIENCE_S
 
 CLUSTER = """
 import shutil
@@ -25,6 +28,25 @@ try:
 finally:
     shutil.rmtree(folder)
 """
+
+
+def test_a_part_is_watched_though_another_process_vanishes_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Gone:
+        def name(self) -> str:
+            raise psutil.NoSuchProcess(1)
+
+    shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
+    died: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with subprocess.Popen([tmp_path / "raylet", "inf"]) as raylet:
+        found = [Gone(), psutil.Process(raylet.pid)]
+        monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: found)
+        try:
+            Cluster.watch(Cluster.__new__(Cluster), died.put)
+        finally:
+            raylet.kill()
+    assert died.get(timeout=PATIENCE_S) == "raylet"
 
 
 @pytest.mark.e2e

@@ -32,7 +32,9 @@ def test_a_door_that_can_not_be_started_is_tried_again(
 ) -> None:
     """Memory for a process may be back in a moment; and what else it prints is its own affair."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "a package says hello"\nexec {sys.executable} "$@"\n')
+    python.write_text(
+        f'#!/bin/sh\nprintf "a package says h\\\\351llo\\\\n"\nexec {sys.executable} "$@"\n'
+    )
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     popen, failures = subprocess.Popen, [OSError(errno.ENOMEM, "Cannot allocate memory")]
