@@ -55,7 +55,16 @@ class Judge:
         self._model = model
         self._tolerance = tolerance
         self._effort = effort
-        self.items: list[Item] = sample_items(model, SAMPLES)
+        self._items: list[Item] = []
+
+    def draw(self) -> list[Item]:
+        """The items, drawn at the first call; the process may die of those of a huge shape.
+
+        Raises:
+            MemoryError: There is no room for them.
+        """
+        self._items = self._items or sample_items(self._model, SAMPLES)
+        return self._items
 
     def answers(self, session: Session) -> Answers:
         """A session's answers to the sampled items, each run alone.
@@ -67,7 +76,7 @@ class Judge:
         # Copied, because they are later compared with the rows of batches.
         return [
             {name: np.array(array) for name, array in runner.run_batch([item])[0].items()}
-            for item in self.items
+            for item in self.draw()
         ]
 
     def fault(self, answers: Answers, reference: Answers) -> str | None:
@@ -127,7 +136,8 @@ class Judge:
                 return
 
     def _batch(self, size: int) -> list[Item]:
-        return [self.items[i % SAMPLES] for i in range(size)]
+        items = self.draw()
+        return [items[i % SAMPLES] for i in range(size)]
 
     def _runner(self, session: Session) -> ItemRunner:
         return ItemRunner(session, self._model.signature.batched)

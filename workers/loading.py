@@ -125,20 +125,20 @@ class Loader:
             self.report(case, "*", reason)
         return reason is not None
 
-    def is_deadly(self, runtime: Runtime, case: Case) -> bool:
+    def is_deadly(self, runtime: Runtime | None, case: Case) -> bool:
         """Whether the process has died of this attempt too often; if so, report a problem."""
         verdict = self.around.guard.verdict(self.attempt(runtime, case))
         if verdict is not None:
-            self.report(case, runtime.name, verdict)
+            self.report(case, "*" if runtime is None else runtime.name, verdict)
         return verdict is not None
 
-    def attempt(self, runtime: Runtime, case: Case) -> str:
-        """The crash guard's key for the trial of a runtime with a variant.
+    def attempt(self, runtime: Runtime | None, case: Case) -> str:
+        """The crash guard's key for the trial of a runtime, or the reference, with a variant.
 
         It includes the device's name: an identical device may make the same attempt at the same
         time, and an attempt in progress looks like a death.
         """
-        of = fingerprint_id(self.fingerprints[runtime.name])
+        of = "reference" if runtime is None else fingerprint_id(self.fingerprints[runtime.name])
         return f"{self._label}-{of}-{case.key(self.around.max_batch)}"
 
     def load(self, runtime: Runtime, case: Case) -> Session | None:

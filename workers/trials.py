@@ -174,15 +174,20 @@ class RuntimeTrials:
         return self._loader.load(self._runtimes[runtime], case)
 
     def _as_before(self, runtime: Runtime, case: Case, profile: Profile) -> Choice | None:
-        session = self._loader.load(runtime, case)
-        if session is None:
+        if self._loader.is_deadly(runtime, case):
             return None
-        try:
-            self._judge(case).warm_up(session, list(profile.latency_ns))
-        except Exception as error:  # a library's failure with one model must not lose the others
-            session.close()
-            self._loader.report(case, runtime.name, f"failed on random inputs: {spell(error)}")
-            return None
+        judge = self._judge(case)
+        with self._around.guard.watch(self._loader.attempt(runtime, case)):
+            judge.draw()
+            session = self._loader.open(runtime, case)
+            if session is None:
+                return None
+            try:
+                judge.warm_up(session, list(profile.latency_ns))
+            except Exception as error:  # a library's failure with one model must not lose others
+                session.close()
+                self._loader.report(case, runtime.name, f"failed on random inputs: {spell(error)}")
+                return None
         self._tell_limit(runtime, case, profile)
         return Choice(runtime.name, session, profile)
 
@@ -221,6 +226,7 @@ class RuntimeTrials:
         # Loading and judging are one attempt, so that a load that succeeds does not clear the
         # record.
         with self._around.guard.watch(self._loader.attempt(runtime, case)):
+            judge.draw()
             began_ns = time.monotonic_ns()
             session = self._loader.open(runtime, case)
             if session is None:
@@ -280,9 +286,12 @@ class RuntimeTrials:
             {"case": case.key(self._around.max_batch)},
         )
         self._around.cache.check(folder)
-        answers = reference_answers(
-            case.model, case.variant, judge.items, self._device, folder, report
-        )
+        if self._loader.is_deadly(None, case):
+            return None
+        with self._around.guard.watch(self._loader.attempt(None, case)):
+            answers = reference_answers(
+                case.model, case.variant, judge.draw(), self._device, folder, report
+            )
         self._around.cache.seal(folder)
         if answers is None:
             report("*", "no CPU runtime answers it, so the first runtime's answers are trusted")

@@ -609,6 +609,25 @@ def test_a_variant_that_the_worker_keeps_dying_of_is_left_out(start, root, add, 
     assert "the worker died 3 times" in problem.reason
 
 
+@pytest.mark.parametrize(
+    "deadly", ["judging.sample_items", "judging.Judge.warm_up", "trials.reference_answers"]
+)
+def test_what_the_worker_may_die_of_is_an_attempt(start, add, tmp_path, monkeypatch, deadly):
+    add("relu", onnx_models.relu())
+    if "warm_up" in deadly:
+        list(start("onnxruntime").prepare())
+    monkeypatch.setattr("workers.trials.reference_runtimes", lambda _: (OnnxRuntime(),))
+    attempts: list[int] = []
+
+    def fail(*_: Any) -> None:
+        attempts.append(len(list((tmp_path / "state/attempts").iterdir())))
+        raise MemoryError
+
+    monkeypatch.setattr(f"workers.{deadly}", fail)
+    list(start("onnxruntime").prepare())
+    assert set(attempts) == {1}
+
+
 def test_what_devices_of_a_kind_try_at_the_same_time_is_no_death(root, add, tmp_path, monkeypatch):
     add("relu", onnx_models.relu())
     specs = [DeviceSpec(f"cpu:{n}", "cpu", options={"threads": 1}) for n in range(4)]
