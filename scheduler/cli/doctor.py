@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from scheduler.cli.help import COMMAND, examples
@@ -56,7 +56,7 @@ def doctor(
 
 
 def _table(findings: Sequence[Finding]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
+    table = Table.grid("", "", Column(overflow="fold"), padding=(0, 2, 0, 0))
     for finding in findings:
         style = _STYLES[finding.level]
         table.add_row(Text(finding.level, style), finding.check, Text(finding.message))

@@ -176,6 +176,8 @@ def _show_tale(request: int, tale: Tale, as_json: bool) -> None:
     console.print(title)
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(justify="right")
+    table.add_column()
+    table.add_column(overflow="fold")
     for step in tale.steps:
         after = f"+{step.after_ns / 1e6:.3f} ms"
         table.add_row(after, Text(step.what, style=STYLES.get(step.what, "bold")), Text(step.text))

@@ -169,9 +169,9 @@ def _plain_errors() -> Iterator[None]:
     """Reports an error as one line, and ends with status 2."""
     try:
         yield
-    except LaxityError as error:
-        raise InputProblem(str(error)) from None
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # the reader of the figures went away
+        raise
+    except (LaxityError, ValueError, OSError) as error:
         raise InputProblem(str(error)) from None
 
 
@@ -222,7 +222,8 @@ def _shown(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     last: dict[str, Any] = {}
     yield last.update
-    console.print(_line(last))
+    if last:
+        console.print(_line(last))
 
 
 def _line(figures: dict[str, Any]) -> str:

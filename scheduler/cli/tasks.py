@@ -15,6 +15,7 @@ from rich.table import Table
 from scheduler.cli.box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.infer_view import described_outputs, save
+from scheduler.cli.places import check_places
 from scheduler.cli.tables import duration, outputs_view, plain_table
 from scheduler.client.sync_client import Client
 from scheduler.client.tasks import TaskStatus
@@ -59,6 +60,7 @@ def list_(
 
 def _table(tasks: list[TaskStatus]) -> Table:
     table = plain_table("task", "model", "state", "failures", "deadline", right=("failures",))
+    table.columns[0].no_wrap = True  # a folded id could not be copied
     for status in tasks:
         state = status.outcome or status.state
         table.add_row(status.id, status.model, state, str(status.attempts), _deadline(status))
@@ -123,6 +125,7 @@ def result(
     as_json: AsJson = False,
 ) -> None:
     """Print the result of a task; exit status 1 if there is none."""
+    check_places(output)
     with box(url) as client:
         found = _result(client, task, wait)
     if output is not None:

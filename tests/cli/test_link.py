@@ -51,6 +51,17 @@ def test_it_relays_says_what_passed_and_ends_at_ctrl_c():
         assert (last["connections"], last["open"], last["out"]) == (1, 1, False)
 
 
+def test_who_reads_the_figures_no_further_hears_nothing():
+    with started("--to", "127.0.0.1:1", "--json") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stderr.readline()
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(PATIENCE_S) == 1
+        assert process.stderr.read() == ""
+
+
 def test_it_says_the_last_of_it_where_there_is_no_terminal():
     with started("--to", "127.0.0.1:1", "--outage", "0+60") as process:
         assert process.stderr is not None

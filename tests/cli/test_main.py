@@ -13,11 +13,15 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
+from rich.table import Table
 
+from replay.explaining import Step, Tale
 from scheduler import wire
-from scheduler.cli import status
+from scheduler.cli import doctor, explain, status, tasks
 from scheduler.cli.status_view import headline, status_view
 from scheduler.cli.tables import duration, outputs_view, top_values
+from scheduler.client.tasks import TaskStatus
+from scheduler.doctor.findings import Finding
 from scheduler.shares import percent
 from scheduler.tenants import hash_of
 from tests.fake_box import FakeBox, Peer
@@ -358,14 +362,15 @@ class TestStatus:
         (not_taken_over,) = problems["not_taken_over"]
         assert f"Changed but not applied: {not_taken_over}" in out
 
-    def test_a_budget_that_was_spent_before_the_box_started_is_shown(self):
-        spent = {"spent": 0.0, "budgets": [{"seconds": 86_400, "limit": 5.0, "spent": 5.0}]}
+    @pytest.mark.parametrize("limit", [5, 0])
+    def test_a_budget_that_was_spent_before_the_box_started_is_shown(self, limit):
+        spent = {"spent": 0.0, "budgets": [{"seconds": 86_400, "limit": limit, "spent": 5.0}]}
         listed: Any = STATUS["targets"]
         (cloud,) = [target for target in listed if target["id"] == "eu"]
         console = Console(file=StringIO(), width=100, color_system=None)
         console.print(status_view({**STATUS, "targets": [{**cloud, "spending": spent}]}))
         assert isinstance(console.file, StringIO)
-        assert re.search(r"eu +0 +5 in any day +5, 100.0 %", console.file.getvalue())
+        assert re.search(rf"eu +0 +{limit} in any day +5, 100.0 %", console.file.getvalue())
 
     @pytest.mark.parametrize(
         ("about", "told"),
@@ -875,6 +880,35 @@ token_file: token
         status, out, _ = laxity("config", "schema", *more)
         assert status == 0
         assert "policy" in json.loads(out)["properties"]
+
+
+class TestNarrow:
+    def shown(self, table: Table) -> str:
+        console = Console(file=StringIO(), width=60, color_system=None)
+        console.print(table)
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue()
+
+    def test_the_path_in_a_finding_is_whole(self):
+        path = f"/{'long/' * 15}state"
+        shown = self.shown(doctor._table([Finding("folders", "error", path, f"chmod 700 {path}")]))
+        assert "".join(shown.split()).count(path) == 2
+
+    def test_the_reason_of_a_step_is_whole(self, monkeypatch, capsys):
+        monkeypatch.setenv("COLUMNS", "60")
+        name = "a-model-with-a-name-that-is-longer-than-half-of-a-terminal"
+        explain._show_tale(1, Tale("run", None, (Step(5, "submitted", name),)), False)
+        assert name in "".join(capsys.readouterr().out.split())
+
+    def test_the_id_of_a_task_can_be_copied(self):
+        task, model = "8f" * 16, "resnet50-classifier"
+        status = TaskStatus(task, model, None, "waiting", None, "", 0, 3, 86e3, 1.7e9, None)
+        assert task in self.shown(tasks._table([status]))
+
+
+def test_where_a_result_cannot_go_is_told_before_it_is_waited_for(laxity):
+    status, _, err = laxity("task", "result", "8f2c", "-o", "/nowhere/out.npz")
+    assert (status, err) == (2, "laxity: /nowhere/out.npz: there is no folder /nowhere\n")
 
 
 class TestWords:
