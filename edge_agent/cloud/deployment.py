@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -303,6 +304,7 @@ def check_room(config: ApplicationConfig, has: Mapping[str, float]) -> None:
 
 
 def _connect(address: str) -> None:
+    _check_reachable(address)
     try:
         with signals_held():
             ray.init(
@@ -316,3 +318,19 @@ def _connect(address: str) -> None:
             f"no Ray cluster at {address}, or it asks for a token (RAY_AUTH_MODE=token and "
             f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH): {error}"
         ) from None
+
+
+def _check_reachable(address: str) -> None:
+    """Check whether something listens at HOST:PORT, which Ray would try for minutes.
+
+    Raises:
+        AgentError: Nothing does.
+    """
+    host, _, port = address.rpartition(":")
+    # Ray replaces loopback addresses by the machine's own.
+    if "/" in host or not port.isdecimal() or host == "localhost" or host.startswith("127."):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+    except OSError as error:
+        raise AgentError(f"no Ray cluster at {address}: {error.strerror or error}") from None

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from edge_agent.cloud import application
 from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_config
-from edge_agent.cloud.deployment import Deployment, check_room
+from edge_agent.cloud.deployment import Deployment, check_room, connected
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
 from edge_agent.cloud.replica import with_threads
 from edge_agent.errors import AgentError
@@ -54,6 +55,15 @@ def test_status_says_once_which_models_no_replica_serves() -> None:
     table = io.StringIO()
     Console(file=table, width=100).print(view(shown))
     assert table.getvalue().count("torn: no ONNX model") == 1
+
+
+def test_a_cluster_that_is_gone_is_told_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"0.0.0.0:{closed.getsockname()[1]}"
+    record = Record("w", "http://h:1", address, False, None, 0.0, True)
+    refused = pytest.raises(AgentError, match=f"^no Ray cluster at {address}: Connection refused$")
+    with refused, connected(record):
+        pass
 
 
 # -- configuration
