@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +57,11 @@ def screen(console: Console, *, whole: bool = False) -> Iterator[Callable[[Rende
         return
     with Live(console=console, auto_refresh=False, screen=whole) as live:
         yield lambda view: live.update(view, refresh=True)
+
+
+def is_restarted(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the scheduler was started again between two of its statuses, and counts from 0."""
+    return before.get("pid") != now.get("pid") or now["uptime_s"] < before["uptime_s"]
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from scheduler.cli.box import AsJson, Url, box, print_json, screen
+from scheduler.cli.box import AsJson, Url, box, is_restarted, print_json, screen
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.status_view import status_view
@@ -68,7 +68,7 @@ def _watch(client: Client, interval: float, as_json: bool) -> None:
 
 def _rates(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, float]:
     seconds = now["uptime_s"] - before["uptime_s"]
-    if seconds <= 0:  # the scheduler was restarted meanwhile
+    if not seconds or is_restarted(before, now):
         return {}
     counts = before["outcomes"]
     return {name: (n - counts.get(name, 0)) / seconds for name, n in now["outcomes"].items()}

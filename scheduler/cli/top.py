@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli.box import AsJson, Url, box, screen
+from scheduler.cli.box import AsJson, Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
 from scheduler.cli.tables import STYLES, figure, plain_table
@@ -102,7 +102,7 @@ def activity_between(before: Look, now: Look) -> dict[str, Any]:
     """
     (status_before, counted_before), (status, counted) = before, now
     seconds = status["uptime_s"] - status_before["uptime_s"]
-    if seconds < 0:
+    if is_restarted(status_before, status):
         seconds, status_before, counted_before = status["uptime_s"], {"outcomes": {}}, []
     seconds = max(seconds, 1e-3)
     ended = status_before["outcomes"]

@@ -507,6 +507,7 @@ class TestStatus:
         now = {"uptime_s": 12.0, "outcomes": {"completed": 25, "late": 1}}
         assert status._rates(before, now) == {"completed": 10.0, "late": 0.5}
         assert status._rates(now, before) == {}
+        assert status._rates({**before, "pid": 1}, {**now, "pid": 2}) == {}
 
 
 class TestModels:

@@ -104,6 +104,10 @@ def test_a_scheduler_that_was_restarted_has_counted_from_zero():
     activity = activity_between((BEFORE, COUNTED), (fresh, [counted("a", "fp32", 8)]))
     assert activity["outcomes"] == {"completed": 2.0}
     assert activity["models"][0]["per_s"] == 2.0
+    # Its last life was shorter than this one.
+    before, fresh = {**BEFORE, "uptime_s": 1.0, "pid": 1}, {**fresh, "pid": 2}
+    activity = activity_between((before, COUNTED), (fresh, [counted("a", "fp32", 8)]))
+    assert activity["outcomes"] == {"completed": 2.0}
 
 
 def test_a_box_at_rest_has_rates_of_zero_and_no_means():
