@@ -10,6 +10,8 @@ from pathlib import Path
 
 from scheduler.core.names import hint
 
+_STREAMS = {"/dev/stdout": 1, "/dev/stderr": 2}
+
 
 def replace_file(
     path: Path, content: str | bytes, *, durable: bool = False, mode: int = 0o666
@@ -51,7 +53,10 @@ def write_output(path: Path, content: str | bytes) -> None:
         OSError: It can't be written; an existing file is unchanged if it can be replaced.
     """
     if not is_replaceable(path):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        # Opened by its name, a file to which stdout goes would be written from its start again.
+        stream = _STREAMS.get(str(path))
+        with open(path if stream is None else stream, "wb", closefd=stream is None) as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         return
     real = Path(os.path.realpath(path))
     mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o666

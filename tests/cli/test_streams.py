@@ -113,6 +113,15 @@ def test_a_file_that_can_not_be_written_whole_is_as_it_was(tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_rows_and_table_that_go_to_the_same_file_are_both_there(tmp_path):
+    both = tmp_path / "both"
+    status, err = shell(replayed(tmp_path, "--json", "/dev/stdout"), f"> {both}")
+    assert (status, err) == (0, "")
+    rows, table = both.read_text().split("\n]\n")
+    assert len(json.loads(f"{rows}]")) == 2
+    assert "on time" in table
+
+
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
     """Stands for a full disk."""
