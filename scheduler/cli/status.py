@@ -33,7 +33,10 @@ def status(
     url: Url = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates, with --watch.")
+        float,
+        typer.Option(
+            min=0.1, max=86_400, metavar="S", help="Seconds between updates, with --watch."
+        ),
     ] = 1.0,
     as_json: AsJson = False,
 ) -> None:

@@ -48,7 +48,7 @@ LONG_WAIT = 0.1
 def top(
     url: Url = None,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="S", help="Seconds between updates.")
+        float, typer.Option(min=0.1, max=86_400, metavar="S", help="Seconds between updates.")
     ] = 1.0,
     count: Annotated[
         int | None,
