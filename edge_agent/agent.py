@@ -213,6 +213,8 @@ class Agent:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
         if not self._stopping.is_set():
             print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
+            # The next life ends the workers that are left, whatever they are trying.
+            forgive(self.config.state_dir / ATTEMPTS, _started())
             start_over(self._born_s, self._run_dir, self.config.listen.all)
 
     def _clean_up(self, ended: Container[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,22 @@ from workers.crash_guard import ATTEMPTS, MAX_DEATHS, CrashGuard
 
 TRYING = """
 import sys
+import threading
 from pathlib import Path
 from workers.crash_guard import CrashGuard
 with CrashGuard(Path(sys.argv[1])).watch("model"):
     print(flush=True)
     sys.stdin.read()
 """
+
+
+def trying(attempts: Path) -> subprocess.Popen[bytes]:
+    """A process within an attempt."""
+    command = [sys.executable, "-c", TRYING, str(attempts)]
+    worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert worker.stdout is not None
+    worker.stdout.readline()
+    return worker
 
 
 @pytest.fixture
@@ -57,11 +68,7 @@ def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
                 worker.kill()
 
     def start(*_: Any) -> None:
-        command = [sys.executable, "-c", TRYING, str(attempts)]
-        worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        workers.append(worker)
-        assert worker.stdout is not None
-        worker.stdout.readline()
+        workers.append(trying(attempts))
         raise AgentError("a door did not open")
 
     monkeypatch.setattr(agent, "Cluster", Cluster)
@@ -71,6 +78,21 @@ def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
     for _ in range(MAX_DEATHS):
         with pytest.raises(AgentError, match="a door did not open"):
             agent.Agent(config, None, {}, hardware)
+    assert CrashGuard(attempts).verdict("model") is None
+
+
+def test_a_worker_that_ends_because_ray_has_died_is_no_death_of_what_it_was_trying(
+    monkeypatch: pytest.MonkeyPatch, config: Config
+) -> None:
+    ended = agent.Agent.__new__(agent.Agent)
+    ended.config, ended._stopping = config, threading.Event()
+    ended._run_dir, ended._born_s = config.state_dir, 0.0
+    attempts = config.state_dir / ATTEMPTS
+    monkeypatch.setattr(agent, "start_over", lambda *_: None)
+    for _ in range(MAX_DEATHS):
+        with trying(attempts) as worker:
+            ended._ray_died("gcs_server")
+            worker.kill()
     assert CrashGuard(attempts).verdict("model") is None
 
 
