@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -39,6 +40,7 @@ class Purse:
         budgets: The spending limit by window length in seconds; empty means no limit and no file.
         path: The file.
         clock_s: The wall clock, which continues across restarts and reboots.
+        steady_s: A clock that nobody sets.
 
     Attributes:
         spent: Total spending since the start of the process.
@@ -46,18 +48,22 @@ class Purse:
     """
 
     def __init__(
-        self, budgets: Mapping[int, float], path: Path, clock_s: Callable[[], float]
+        self,
+        budgets: Mapping[int, float],
+        path: Path,
+        clock_s: Callable[[], float],
+        steady_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """Reads earlier spending from the file."""
         self.budgets = dict(budgets)
         self.spent = 0.0
         self._path = path
-        self._clock_s = clock_s
+        self._clock_s, self._steady_s = clock_s, steady_s
         self._longest_s = max(self.budgets, default=0)
         self._lease = 0.0
         self._steps: deque[list[float]] = deque(self._read() if budgets else ())
-        self._clock_was_s = clock_s()
-        self._at_s = self._steps[-1][0] if self._steps else self._clock_was_s
+        self._steady_was_s = steady_s()
+        self._at_s = self._steps[-1][0] if self._steps else clock_s()
 
     # -- spending
 
@@ -125,10 +131,8 @@ class Purse:
         The clock may have been ahead then, or may be behind now, as on a box that does not know the
         time when it starts.
         """
-        before_s, self._clock_was_s = self._clock_was_s, self._clock_s()
-        passed_s = max(0.0, self._clock_was_s - before_s)
-        behind = self._clock_was_s < self._at_s
-        self._at_s = self._at_s + passed_s if behind else self._clock_was_s
+        before_s, self._steady_was_s = self._steady_was_s, self._steady_s()
+        self._at_s = max(self._at_s + self._steady_was_s - before_s, self._clock_s())
         return self._at_s
 
     def _spent_in(self, seconds: int, now_s: float) -> float:
@@ -179,7 +183,7 @@ class Purse:
 
     def describe(self) -> dict[str, Any]:
         """Spending and budgets, for people and programs."""
-        now_s = self._clock_s()
+        now_s = self._now_s()
         return {
             "spent": amount(self.spent),
             "budgets": [

@@ -142,7 +142,8 @@ def test_nothing_is_spent_that_can_not_be_written_down(tmp_path: Path, clock):
 
 
 def test_a_clock_that_was_set_back_counts_as_spent_now(tmp_path: Path, clock):
-    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)
+    steady = Clock()
+    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock, steady)
     assert purse.reserve(4.0)
     clock.now_s -= 7 * DAY
     for restarted in (purse, Purse({HOUR: 10.0}, tmp_path / "spent.json", clock)):
@@ -150,7 +151,7 @@ def test_a_clock_that_was_set_back_counts_as_spent_now(tmp_path: Path, clock):
     assert purse.reserve(5.0)
     purse.refund(4.0, after_s=1.0)
     assert purse.left() == pytest.approx(5.0)
-    clock.now_s += HOUR + 61
+    steady.now_s += HOUR + 61
     assert purse.left() == pytest.approx(10.0)
 
 
@@ -162,3 +163,22 @@ def test_a_box_that_starts_without_the_time_gets_no_new_budget_when_it_learns_it
     assert not restarted.reserve(2.0)
     clock.now_s = now_s + 60
     assert not restarted.reserve(2.0)
+
+
+def test_a_clock_that_is_set_to_before_the_latest_spending_makes_none_of_it_old(tmp_path, clock):
+    """As where the clock was an hour ahead before the box lost the time."""
+    purse, now_s = Purse({DAY: 10.0}, tmp_path / "spent.json", clock), clock.now_s
+    assert purse.reserve(9.0)
+    clock.now_s = 5.0
+    restarted = Purse({DAY: 10.0}, tmp_path / "spent.json", clock)
+    clock.now_s = now_s - HOUR
+    assert not restarted.reserve(2.0)
+
+
+def test_with_a_clock_that_is_behind_no_more_is_told_as_spent_than_counts(tmp_path, clock):
+    steady = Clock()
+    purse = Purse({HOUR: 10.0}, tmp_path / "spent.json", clock, steady)
+    assert purse.reserve(9.0)
+    clock.now_s = 5.0
+    steady.now_s += HOUR + 61
+    assert purse.describe()["budgets"][0]["spent"] == 0
