@@ -64,10 +64,14 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def is_replaceable(path: Path) -> bool:
-    """Whether an output can be replaced whole, unlike /dev/stdout, a pipe or a mounted file."""
+    """Whether an output can be replaced whole.
+
+    /dev/stdout, a pipe, a mounted file and a file in a folder that takes no others can't.
+    """
     real = os.path.realpath(path)
-    is_else = os.path.exists(real) and not os.path.isfile(real)
-    return not (is_else or os.path.ismount(real) or path.is_relative_to("/dev"))
+    takes_others = os.access(os.path.dirname(real), os.W_OK)
+    is_fixed = os.path.exists(real) and not (os.path.isfile(real) and takes_others)
+    return not (is_fixed or os.path.ismount(real) or path.is_relative_to("/dev"))
 
 
 def hint_beside(path: Path, pattern: str = "*") -> str:

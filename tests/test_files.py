@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -67,3 +70,27 @@ def test_an_output_to_a_pipe_goes_there(tmp_path: Path) -> None:
     assert os.read(reader, 99) == b"content"
     os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_an_output_in_a_folder_that_takes_no_others_is_written_in_place() -> None:
+    as_another = """
+import os, sys
+from pathlib import Path
+from scheduler.cli.places import check_places
+from scheduler.files import write_output
+path = Path(sys.argv[1])
+if os.geteuid() == 0:
+    os.setuid(65534)
+check_places(path)
+write_output(path, "new")
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "f"
+        path.write_text("old, and longer")
+        path.chmod(0o666)
+        path.parent.chmod(0o555)
+        try:
+            subprocess.run([sys.executable, "-c", as_another, path], check=True)
+            assert path.read_text() == "new"
+        finally:
+            path.parent.chmod(0o755)
