@@ -52,7 +52,9 @@ class Additions:
             return known
         self._read = settled
         left = [problem for problem in known.problems if problem.model in known.models]
-        return Repository({**known.models, **added.models}, (*left, *added.problems))
+        # A loose file that has the name of a served model is told in both.
+        problems = dict.fromkeys((*left, *added.problems))
+        return Repository({**known.models, **added.models}, tuple(problems))
 
 
 def _entries(root: Path, besides: Container[str] = ()) -> Mapping[str, Looks] | None:

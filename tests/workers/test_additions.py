@@ -94,6 +94,15 @@ def test_a_file_outside_a_model_folder_is_told_until_it_is_moved(host, root, add
     assert told(host) == []
 
 
+def test_a_file_beside_the_folder_of_its_name_is_told_once(host, root, add):
+    save(onnx_models.relu(), root / "first.onnx")
+    for name in ("second", "third"):
+        add(name, onnx_models.relu())
+        assert [host.has_additions() for _ in range(2)] == [False, True]
+        assert added(host) == [name]
+        assert [model for model, _ in told(host)] == ["first"]
+
+
 def test_what_is_served_stays_whatever_becomes_of_its_files(host, root, add):
     shutil.rmtree(root / "first")
     assert [host.has_additions() for _ in range(3)] == [False, False, False]
