@@ -212,8 +212,8 @@ class TaskDesk:
             id_: The task's id.
             wait_ns: How long to wait for its end; None leaves the result out.
             then: Called with a `FoundTask`, `TaskNotFound`, or `Overloaded` if too many ask at
-                once; not called any more once the asker is gone.
-            asker: Who asks.
+                once.
+            asker: Who asks; once it is gone, `then` need not be called.
         """
         if self._defer(partial(self.fetch, tenant, id_, wait_ns, then, asker)):
             return

@@ -22,7 +22,6 @@ from workers.crash_guard import ATTEMPTS, MAX_DEATHS, CrashGuard
 
 TRYING = """
 import sys
-import threading
 from pathlib import Path
 from workers.crash_guard import CrashGuard
 with CrashGuard(Path(sys.argv[1])).watch("model"):
