@@ -180,6 +180,7 @@ def _guessed(experiment: Experiment, ask: Ask) -> Experiment:
 def _hurried(stream: TraceStream, fleet: Fleet) -> str | None:
     """A note if so many requests come at once that the times seem to be seconds."""
     setting = Setting(1, base_ns=fleet.base_ns())
+    stream = replace(stream, slice_s=(0.0, None))  # a late slice takes long to reach
     times_ns: list[int] = []
     with suppress(TraceError, WorkloadError):  # reported where it is played
         times_ns.extend(each.at_ns for each in islice(stream.arrivals(setting), _LOOK))
