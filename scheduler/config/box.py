@@ -125,7 +125,8 @@ class JournalConfig(Section):
 
     max_mb: Count = 64
     """The size of all files together, in 10^6 bytes; the oldest are removed. A request takes about
-    0.1 KB."""
+    0.1 KB. Each file begins with a description of all targets and what they offer, and holds at
+    least as much again."""
 
     files: Annotated[int, Field(strict=True, ge=2)] = 8
     """The most files."""

@@ -59,7 +59,8 @@ class JournalBounds:
     """Limits on the size of a journal.
 
     Attributes:
-        bytes: Most bytes in the whole folder.
+        bytes: Most bytes in the whole folder. Each file may take an equal share of them, but never
+            less than twice its header, which grows with the targets and their offers.
         files: Most files in the folder.
         waiting_bytes: Most bytes that may wait to be written.
     """
@@ -71,10 +72,11 @@ class JournalBounds:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The beginning of a file."""
+    """The beginning of a file, and how large the file may get."""
 
     path: Path
     head: bytes
+    full_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Journal:
         self._version = metadata.version("laxity")
         self._targets: dict[str, Target] = {}
         self._part = 0
-        self._part_bytes = 0
+        self._part_bytes = self._full_bytes = 0
         self._skipped = 0
         self._told = 0
         self._queued_bytes = 0
@@ -175,7 +177,7 @@ class Journal:
             self._skipped += 1
             return
         try:
-            if writer.failed or self._part_bytes * self._bounds.files > self._bounds.bytes:
+            if writer.failed or self._part_bytes > self._full_bytes:
                 self._begin(at_ns)
             missing = self._skipped + writer.unmarked - self._told
             if missing:
@@ -225,8 +227,10 @@ class Journal:
         )
         head = encode_header(header)
         self._part_bytes = len(head)
+        self._full_bytes = max(self._bounds.bytes // self._bounds.files, 2 * len(head))
         self._queued_bytes += len(head)
-        self._queue.append(_Part(self.folder / f"{self._run}-{self._part:06d}{SUFFIX}", head))
+        path = self.folder / f"{self._run}-{self._part:06d}{SUFFIX}"
+        self._queue.append(_Part(path, head, self._full_bytes))
         self._writer.wanted.set()
 
     def _keep_up(self, event: Event, policy: tuple[str, dict[str, Any]]) -> None:
@@ -323,7 +327,7 @@ class _Writer:
         self._shut()
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # gone, or not there yet
-            self._make_room(part.path.name.rpartition("-")[0])
+            self._make_room(part)
             self._file = self._open_part(part.path)
             self._write_bytes(part.head)
         except OSError as error:
@@ -378,16 +382,16 @@ class _Writer:
                 self._file.close()
             self._file = None
 
-    def _make_room(self, run: str) -> None:
-        """Removes the oldest files, so that there is room for one more full file of this run.
+    def _make_room(self, part: _Part) -> None:
+        """Removes the oldest files, so that there is room for one more full file.
 
         This run's own files count as the newest, even if the clock was wrong when others wrote.
         """
-        bounds = self._bounds
+        bounds, run = self._bounds, part.path.name.rpartition("-")[0]
         found = self._folder.glob(f"*{SUFFIX}")
         files = sorted(found, key=lambda file: (file.name.startswith(run), file.name))
         sizes = [file.stat().st_size for file in files]
-        total = sum(sizes) + bounds.bytes // bounds.files
+        total = sum(sizes) + part.full_bytes
         count = len(files) + 1
         for file, size in zip(files, sizes, strict=True):
             if count <= bounds.files and total <= bounds.bytes:

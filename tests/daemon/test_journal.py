@@ -309,6 +309,20 @@ def test_files_are_the_owners_alone_and_their_number_and_size_are_bounded(tmp_pa
     assert len(kept) > 300
 
 
+def test_a_file_whose_header_exceeds_its_share_still_holds_events(tmp_path):
+    bounds = JournalBounds(bytes=100_000, files=20)
+    journal = Journal(tmp_path, GOODPUT, Limits(), bounds, clock_ns=lambda: 0)
+    many = tuple(offer(f"variant-{number}") for number in range(100))
+    journal.note(0, TargetUp(TargetSpec("cpu:0", many)), [], GOODPUT)
+    note_requests(journal, 1, 200)
+    journal.close()
+    files = journal_files(tmp_path)
+    assert len(encode_header(JournalFile(files[-1]).header)) > bounds.bytes // bounds.files
+    assert submitted(tmp_path) == list(range(1, 201))
+    assert journal.dropped == 0
+    assert sum(file.stat().st_size for file in files) <= bounds.bytes
+
+
 def test_an_older_runs_files_make_room_too(tmp_path):
     for run in range(3):
         journal = Journal(tmp_path, GOODPUT, Limits(), JournalBounds(files=2))
