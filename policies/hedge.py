@@ -93,9 +93,9 @@ class Hedged(Wrapper):
             self._copied.clear()
         if view.queues or watches_runs(self.inner):
             for decision in decisions_of(self.inner, view):
+                yield decision  # first: the scheduler says best why it is impossible, if it is
                 if isinstance(decision, Place):
                     self._first_ns += self._takes_ns(view, decision)
-                yield decision
         if len(view.targets) > 1:
             yield from self._second_copies(view)
 
@@ -108,7 +108,11 @@ class Hedged(Wrapper):
     def _second_copies(self, view: View) -> Iterator[Decision]:
         self._budget.look(view.now_ns)
         runs = [run for target in view.targets.values() for run in target.runs.values()]
-        self._copied &= {i for run in runs for i in run.waiting}
+        waiting: set[int] = set()
+        for run in runs:
+            self._copied |= waiting & run.waiting  # also those that another policy has copied
+            waiting |= run.waiting
+        self._copied &= waiting
         waits_ns = []
         for run in runs:
             for copy in self._copies(view, run):

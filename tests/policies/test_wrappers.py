@@ -23,6 +23,7 @@ from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
+from scheduler.core.policy import Place
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 from scheduler.core.scheduler import PolicyFailed, Scheduler
 from scheduler.core.target_specs import TargetSpec
@@ -449,6 +450,34 @@ def test_each_request_of_a_batch_that_hangs_has_its_copy_on_a_target_of_its_own(
     copies = [run for run in watch.scheduler.runs.values() if run.target_id != where]
     assert {run.target_id: run.request_ids for run in copies} == {"cpu:1": (1,), "gpu:0": (2,)}
     watch.close()
+
+
+def test_what_the_policy_before_has_sent_again_is_not_sent_a_third_time():
+    def hedged() -> Hedged:
+        return Hedged(inner=Edf(), extra=1.0)
+
+    watch = box(hedged, target("cpu:0"), target("cpu:1"))
+    assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
+    assert sent(watch.handle(Woken(), 46 * MS)) == [("cpu:1", (1,))]
+    watch.swap(hedged, 46 * MS)
+    watch.handle(TargetUp(target("gpu:0", offer(base_ms=0.1, item_ms=0.5))), 46 * MS)
+    assert sent(submit(watch, request(2, 90), at_ms=46)) == [("gpu:0", (2,))]
+    watch.handle(BatchDone(3), 47 * MS)
+    assert sent(watch.handle(Woken(), 49 * MS)) == []
+    watch.close()
+
+
+@pytest.mark.parametrize("wrapper", [Hedged, ProactiveDrop, Spill])
+def test_what_a_wrapped_policy_decides_wrongly_is_told_as_without_the_wrapper(wrapper):
+    class Lost:
+        def decide(self, view):
+            for queue in view.queues.values():
+                yield Place("tpu:9", offer(), (queue.head(),), "")
+
+    scheduler = Scheduler(wrapper(Lost()))
+    scheduler.handle(TargetUp(target()), 0)
+    with pytest.raises(PolicyFailed, match="impossible: target 'tpu:9' is not known"):
+        scheduler.handle(Submitted((request(1, 50),)), 0)
 
 
 @pytest.mark.parametrize("wrapper", [Hedged, ProactiveDrop, Spill])
