@@ -299,9 +299,10 @@ class Driver:
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, options=options)
 
-    def _fall_back(self, why: str) -> None:
-        self.swap_policy(DEFAULT, {})
-        self.fell_back = why
+    def _fall_back(self, failed: tuple[str, dict[str, Any]], why: str) -> None:
+        if self.policy is failed:  # it may have been swapped meanwhile
+            self.swap_policy(DEFAULT, {})
+            self.fell_back = why
 
     async def drain(self, seconds: float) -> int:
         """Waits until no request is held, cancels those left, and returns how many were left."""
@@ -331,7 +332,8 @@ class Driver:
             log.error("policy failed", policy=self.policy[0], error=failure)
             commands = failed.commands
             if self.policy != (DEFAULT, {}):
-                self._loop.call_soon(self._fall_back, f"{self.policy[0]}: {failure}")
+                why = f"{self.policy[0]}: {failure}"
+                self._loop.call_soon(self._fall_back, self.policy, why)
         try:
             for command in commands:
                 self._obey(command)

@@ -533,6 +533,29 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
     assert verdict.requests == 2
 
 
+def test_a_policy_that_failed_and_was_swapped_at_once_makes_no_way_for_the_default(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(policies.POLICIES, "broken", Broken)
+
+    async def scene() -> None:
+        driver = Driver(("broken", {}))
+        driver.add_device("cpu:0", tmp_path / "nobody.sock")
+        driver.on_up(TargetSpec("cpu:0", (offer(),)))
+        asked = Submission(
+            RequestClass("m"), [], memoryview(b""), 2**62, 3, 1.0, False, lambda _: None
+        )
+        driver.submit([asked])
+        driver.swap_policy("edf", {})
+        await asyncio.sleep(0)
+        assert driver.policy == ("edf", {})
+        assert driver.status()["policy_problem"] is None
+        await driver.drain(0)
+        await driver.close()
+
+    asyncio.run(scene())
+
+
 def test_without_room_for_a_journal_there_is_none(tmp_path):
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file" / "j", GOODPUT, Limits(), clock_ns=lambda: 0)
