@@ -17,6 +17,7 @@ import structlog
 
 from policies import DEFAULT
 from scheduler.core.errors import line_in
+from scheduler.core.policy import Policy
 from scheduler.daemon.driver import Driver
 
 LOOK_S = 5.0
@@ -80,7 +81,12 @@ def look(
 def _in_policy(thread_id: int, driver: Driver) -> str:
     """The line at which the policy, or one it wraps, is now; empty if no policy is running."""
     frame = sys._current_frames()[thread_id]
-    if at := line_in(type(driver.core.policy).__module__, frame):
+    at = ""
+    policy: Policy | None = driver.core.policy
+    while policy is not None:  # the innermost that runs: a wrapper merely waits for it
+        at = line_in(type(policy).__module__, frame) or at
+        policy = getattr(policy, "inner", None)
+    if at:
         return at
     if not line_in("scheduler.core.scheduler", frame):
         return ""

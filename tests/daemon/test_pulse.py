@@ -15,6 +15,7 @@ import pytest
 import structlog
 
 from policies import DEFAULT
+from policies.hedge import Hedged
 from scheduler.config.box import PolicyConfig
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
@@ -104,6 +105,13 @@ def test_a_policy_that_waits_is_told_with_its_line_and_so_is_its_end(
     assert still["mend"].endswith("the scheduler starts anew with goodput")
     assert (on["level"], on["event"]) == ("warning", "the scheduler goes on")
     assert hung.ended == []
+
+
+def test_of_a_wrapped_policy_that_waits_its_own_line_is_told(hung: Hung, file: Path) -> None:
+    hung.driver.core.policy = Hedged(hung.driver.core.policy)
+    hung.on_log = hung.go_on
+    hung.look()
+    assert hung.logs[0]["at"][:-1] == f"{file}:"
 
 
 def test_a_policy_that_comes_to_no_end_is_ended(
