@@ -141,7 +141,11 @@ def _path(where: str) -> Path:
 
 
 def _file(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as error:
+        raise ValueError(f"policy {name!r}: {path} can't be read ({error.strerror})") from None
+    if not is_there:
         told = f"there is no file {path.absolute()}{hint_beside(path, '*.py')}"
         raise ValueError(f"policy {name!r}: {told}")
     module_name = f"laxity_policy_{path.stem}"
@@ -207,8 +211,8 @@ def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:
         return _checked(name, found)
     own = [
         found
-        for found in vars(module).values()
-        if inspect.isclass(found) and found.__module__ == module.__name__ and _decides(found)
+        for found in dict.fromkeys(filter(inspect.isclass, vars(module).values()))
+        if found.__module__ == module.__name__ and _decides(found)
     ]
     if len(own) != 1:
         names = ", ".join(found.__name__ for found in own) or "none"

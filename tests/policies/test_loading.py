@@ -62,6 +62,11 @@ def test_a_file_with_one_policy_need_not_name_it(own, monkeypatch):
     assert type(load_policy("own_policy.py")).__name__ == "Own"
 
 
+def test_a_class_with_two_names_is_one_policy(own):
+    own.write_text(f"{OWN}\nOther = Own\n")
+    assert type(load_policy(str(own))).__name__ == "Own"
+
+
 def test_a_policy_within_another_class_is_named_as_an_entry_point_does(own):
     own.write_text(f"{OWN}\n\nclass Family:\n    Own = Own\n")
     assert type(load_policy(f"{own}:Family.Own")).__name__ == "Own"
@@ -173,6 +178,7 @@ def test_an_entry_point_to_something_else_is_told_once(monkeypatch, value, told)
         ("policies:DEFAULT", "is 'goodput', which makes no policy"),
         ("{folder}/program.py", "program.py raised SystemExit: 0"),
         ("~nobody-of-that-name/own.py", "there is no file"),
+        (f"{'long' * 99}.py", r"can't be read \(File name too long\)"),
         ("{folder}/made.py:one", "is one Edf for all schedulers; name its class"),
         ("{folder}/made.py:make", "its factory returned None, which has no .*a `return` missing"),
     ],
