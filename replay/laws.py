@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from scheduler.core.checks import batch_problem
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.events import BatchDone, Event, PolicySwapped, Submitted, Woken
 from scheduler.core.forms import Form
@@ -73,10 +74,10 @@ class Watched:
             yield decision
 
     def _look_at(self, place: Place | Hedge, view: View) -> None:
-        target = view.targets[place.target_id]
-        start_ns = view.start_ns(target)
-        if start_ns is None:
-            raise LawBroken("5 (causality): a batch goes to a target that is up")
+        target = view.targets.get(place.target_id)
+        start_ns = view.start_ns(target) if target else None
+        if target is None or start_ns is None or batch_problem(place, target, view.now_ns):
+            return  # it is impossible, and the scheduler says why
         size = len(place.requests)
         kind = place.requests[0].kind
         done_ns = start_ns + min(

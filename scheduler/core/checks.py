@@ -43,7 +43,7 @@ def place_problem(
     place: Place, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a batch can't be placed, and the request at fault, if any; None if it can."""
-    problem = _batch_problem(place, target, now_ns)
+    problem = batch_problem(place, target, now_ns)
     if problem is not None:
         return problem, None
     for request in place.requests:
@@ -64,7 +64,7 @@ def hedge_problem(
     hedge: Hedge, target: TargetState, records: Mapping[int, Record], now_ns: int
 ) -> tuple[str, int | None] | None:
     """Why a second copy can't be sent, and the request at fault, if any; None if it can."""
-    problem = _batch_problem(hedge, target, now_ns)
+    problem = batch_problem(hedge, target, now_ns)
     if problem is not None:
         return problem, None
     for request in hedge.requests:
@@ -78,8 +78,8 @@ def hedge_problem(
     return None
 
 
-def _batch_problem(place: Place | Hedge, target: TargetState, now_ns: int) -> str | None:
-    """Why a target can't take a batch, apart from where its requests are now."""
+def batch_problem(place: Place | Hedge, target: TargetState, now_ns: int) -> str | None:
+    """Why a target can't take a batch, apart from where its requests are now; None if it can."""
     if not target.has_slot():
         return "the target has no free slot"
     if target.closed_until_ns > now_ns:

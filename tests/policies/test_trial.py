@@ -115,6 +115,33 @@ def test_what_a_policy_did_wrong_is_told_with_its_name_and_line(tmp_path):
     assert first.endswith(f"could not convert string to float: 'x', at {wrong}:8")
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("'gpu:9', offer, (head,)", "target 'gpu:9' is not known"),
+        ("target.spec.id, offer, ()", "batch sizes there are (1, 2, 4, 8)"),
+        ("target.spec.id, offer, (head,) * 9", "batch sizes there are (1, 2, 4, 8)"),
+    ],
+)
+def test_a_batch_that_can_not_be_sent_is_told_as_on_a_box(tmp_path, place, said):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "from scheduler.core.policy import Place\n"
+        "class Wrong:\n    def decide(self, view):\n"
+        "        batches = [\n"
+        "            (queue.head(), target, offer)\n"
+        "            for queue in view.queues.values()\n"
+        "            for target in view.open_targets()\n"
+        "            for offer in target.usable(queue.kind)\n"
+        "        ]\n"
+        "        for head, target, offer in batches:\n"
+        f"            yield Place({place}, '')\n"
+    )
+    result = CliRunner().invoke(command_line(), ["policy", "test", str(wrong), "--json"])
+    first = json.loads(result.stdout)["checks"][0]["problem"]
+    assert f"Wrong decided the impossible: {said}: Place(" in first
+
+
 def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
     chatty = tmp_path / "chatty.py"
     chatty.write_text(
