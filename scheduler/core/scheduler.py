@@ -339,11 +339,10 @@ class Scheduler:
 
     def _decide(self) -> BaseException | None:
         self.alarm.forget_wishes()
-        if not self.queues and not (self.runs and watches_runs(self.policy)):
-            return None
         try:
-            for decision in decisions_of(self.policy, self._view):
-                self._carry_out(decision)
+            if self.queues or (self.runs and watches_runs(self.policy)):
+                for decision in decisions_of(self.policy, self._view):
+                    self._carry_out(decision)
         except INTERRUPTIONS:
             raise
         except BaseException as error:  # a failing policy must lose no request

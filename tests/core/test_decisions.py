@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from policies import POLICIES
-from scheduler.core.commands import Dispatch, WakeAt
+from policies.edf import Edf
+from scheduler.core.commands import CancelRun, Dispatch, WakeAt
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -68,6 +69,21 @@ def test_a_policy_that_raises_midway_loses_nothing(fault):
     swapped = scheduler.handle(PolicySwapped("edf", POLICIES["edf"]()), 1)
     assert swapped == []
     assert outcomes(scheduler.handle(BatchDone(1), 5)) == {2: Outcome.COMPLETED}
+
+
+def test_a_policy_that_raises_when_asked_whether_it_watches_runs_loses_nothing():
+    class Unsure(Edf):
+        @property
+        def watches_runs(self) -> bool:
+            raise OSError("disk")
+
+    scheduler = Scheduler(Unsure())
+    scheduler.handle(TargetUp(target()), 0)
+    scheduler.handle(Submitted((ONE,)), 0)
+    with pytest.raises(PolicyFailed, match="OSError: disk") as failure:
+        scheduler.handle(Cancelled(1), 1)
+    assert outcomes(failure.value.commands) == {1: Outcome.CANCELLED}
+    assert of(CancelRun, failure.value.commands) == [CancelRun(1)]
 
 
 def test_a_failure_without_a_text_is_told_by_its_name():
