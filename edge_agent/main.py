@@ -137,9 +137,9 @@ def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> 
 
 
 def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> int:
-    stop, at_once = threading.Event(), threading.Event()
+    at_once = threading.Event()
     try:
-        exit_on_signals()
+        stop = exit_on_signals()
         rest_after_short_lives()
         with Probing() as probing:
             allow_open_files(config.limits.connections)
@@ -150,6 +150,8 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         for line in describe(hardware):
             console.print(line, markup=False)
         on_signals(stop, at_once)
+        if stop.is_set():
+            return 0
         agent = Agent(config, config_file and config_file.absolute(), over, hardware, stop.is_set)
     except AgentError as error:
         _complain(error)

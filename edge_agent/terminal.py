@@ -60,18 +60,25 @@ def whole_lines() -> Console:
     return console
 
 
-def exit_on_signals() -> None:
+def exit_on_signals() -> threading.Event:
     """Raise `SystemExit` in the main thread at the first signal; blocked signals count from now on.
 
     So what was started is cleaned up, which a second signal can't prevent.
+
+    Returns:
+        An event that is set at that signal too: Python drops what is raised while it happens to
+        destroy an object.
     """
+    came = threading.Event()
 
     def handle(_number: int, _frame: Any) -> None:
+        came.set()
         ignore_signals()
         sys.exit()
 
     _handle_signals(handle)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    return came
 
 
 @contextmanager

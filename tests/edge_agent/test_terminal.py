@@ -26,6 +26,28 @@ ignore_signals()
 sys.exit(3)
 """
 
+LOST = """
+import signal
+from edge_agent.terminal import exit_on_signals
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+came = exit_on_signals()
+last = Last()
+assert not came.is_set()
+del last
+print("not raised,", "but told" if came.is_set() else "nor told")
+"""
+
+
+def test_a_signal_that_comes_while_an_object_is_destroyed_is_told() -> None:
+    """Python drops what the handler raises then."""
+    command = [sys.executable, "-c", LOST]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ended.stdout == "not raised, but told\n"
+
 
 def test_a_signal_as_a_process_ends_leaves_its_exit_status_alone() -> None:
     """Python gives up its handlers first."""
