@@ -168,7 +168,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         if not found["models"] and not found["problems"]:
             console.print(
                 f"There is no model in {config.models}: a model is a folder with a model.yaml, or "
-                "with 1/model.onnx. They are read at the start.",
+                "with 1/model.onnx. One that is added is served some seconds later.",
                 style="yellow",
                 markup=False,
             )
