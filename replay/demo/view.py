@@ -215,7 +215,7 @@ def _possible_table(rows: Sequence[tuple[str, Figures]]) -> Table:
             number(phase["possible_per_s"]),
             Text(number(phase["goodput_per_s"]), style="green"),
             Text(share(phase["share_of_possible"]), style="bold"),
-            f"{share(used['p50'])}, {share(used['p99'])}" if used["p50"] else "",
+            f"{_whole(used['p50'])}, {_whole(used['p99'])}" if used["p50"] else "",
             f"{number(heard['p50'])}, {number(heard['p99'])} ms" if heard["p50"] else "",
         )
     table.caption = (
@@ -299,6 +299,11 @@ def number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2g}"
+
+
+def _whole(share: float) -> str:
+    """A share in whole per cent; less than all is never 100."""
+    return f"{math.floor(share * 100) if 0.99 < share < 1 else share * 100:.0f} %"
 
 
 def share(value: float | None) -> str:
