@@ -9,7 +9,7 @@ the latency curves have learned. Where that file is gone (the journal is bounded
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from scheduler.core.events import (
     TargetChanged,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
 )
 from scheduler.core.policy import Policy
 from scheduler.core.scheduler import Scheduler
@@ -151,7 +152,7 @@ def arrivals(path: Path | str, note: Note = warn, whole: bool = True) -> Iterato
 
 
 def targets(path: Path | str, note: Note = warn, whole: bool = True) -> list[TargetSpec]:
-    """Every target of a journal in its last state, with all the offers it has made.
+    """Every target of a journal in its last state, with an offer of each model it ever offered.
 
     Args:
         path: A folder, or one file.
@@ -179,9 +180,18 @@ def targets(path: Path | str, note: Note = warn, whole: bool = True) -> list[Tar
                     up(spec)
                 case Entry(event=TargetReport(target_id, offers)) if target_id in states:
                     states[target_id].add_offers(offers)
+                case Entry(event=TargetWithdrew(target_id, variants)) if target_id in states:
+                    _replace(states[target_id], variants)
                 case Entry(event=TargetChanged(spec)) if spec.id in states:
                     states[spec.id].change(spec, 0)
     return [_with_offers(state) for state in states.values()]
+
+
+def _replace(state: TargetState, withdrawn: Iterable[tuple[str, str]]) -> None:
+    """Removes withdrawn variants, but none that is the last of its model: requests ask for it."""
+    for model, variant in withdrawn:
+        if any(offer.variant != variant for offer in state.offers.get(model, ())):
+            state.withdraw([(model, variant)])
 
 
 def _with_offers(state: TargetState) -> TargetSpec:

@@ -12,6 +12,7 @@ from scheduler.core.events import (
     TargetChanged,
     TargetDown,
     TargetReport,
+    TargetWithdrew,
 )
 from scheduler.core.ledger import Ledger, Record
 from scheduler.core.policy import Hedge, Place
@@ -32,7 +33,7 @@ def event_problem(
                 last_id = request.id
         case BatchDone() | BatchFailed() if event.run_id not in runs:
             return f"run {event.run_id} is not known or has ended before"
-        case TargetDown() | TargetReport() if event.target_id not in targets:
+        case TargetDown() | TargetReport() | TargetWithdrew() if event.target_id not in targets:
             return f"target {event.target_id!r} is not known"
         case TargetChanged(target) if target.id not in targets:
             return f"target {target.id!r} is not known"

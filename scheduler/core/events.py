@@ -99,6 +99,21 @@ class TargetReport:
     offers: tuple[Offer, ...]
 
 
+@value(frozen=True, slots=True)
+class TargetWithdrew:
+    """A target no longer runs these variants; its runs of them go on.
+
+    Attributes:
+        target_id: Which target.
+        variants: The models' and the variants' names. What it does not offer is ignored.
+        reason: Why, for people.
+    """
+
+    target_id: str
+    variants: tuple[tuple[str, str], ...]
+    reason: str
+
+
 @sealed(frozen=True, slots=True)
 class TargetChanged:
     """A target, or the link to it, has changed; its runs go on.
@@ -134,6 +149,7 @@ Event = (
     | TargetUp
     | TargetDown
     | TargetReport
+    | TargetWithdrew
     | TargetChanged
     | PolicySwapped
     | Woken

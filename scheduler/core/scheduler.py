@@ -32,6 +32,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.invariants import violations
@@ -104,6 +105,7 @@ class Scheduler:
             TargetUp: self._on_target_up,
             TargetDown: self._on_target_down,
             TargetReport: self._on_target_report,
+            TargetWithdrew: self._on_target_withdrew,
             TargetChanged: self._on_target_changed,
             PolicySwapped: self._on_policy_swapped,
             Woken: self._on_woken,
@@ -233,6 +235,15 @@ class Scheduler:
         if not event.offers:
             target.awaited = ()
             self._end_unservable(self.ledger.queued(), f"{event.target_id} has reported all it has")
+
+    def _on_target_withdrew(self, event: TargetWithdrew) -> None:
+        target = self.targets[event.target_id]
+        served = {kind for kind in self.queues if target.usable(kind)}
+        target.withdraw(event.variants)
+        target.told_ns = self.now_ns
+        self._fleet_changed()
+        left = [record for record in self.ledger.queued() if record.request.kind in served]
+        self._end_unservable(left, event.reason)
 
     def _on_target_changed(self, event: TargetChanged) -> None:
         target = self.targets[event.target.id]

@@ -114,6 +114,17 @@ class TargetState:
         if self.awaited:
             self.awaited = tuple([key for key in self.awaited if key not in self._curves])
 
+    def withdraw(self, variants: Iterable[tuple[str, str]]) -> None:
+        """Removes the offers of these models' variants, and what was learned of them."""
+        for model, variant in variants:
+            left = [offer for offer in self.offers.get(model, ()) if offer.variant != variant]
+            if left:
+                self.offers[model] = left
+            else:
+                self.offers.pop(model, None)
+            self._curves.pop((model, variant), None)
+            self._sized.pop((model, variant), None)
+
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
         if kind.local and self.spec.remote:
@@ -147,7 +158,9 @@ class TargetState:
         return self._curves[key]
 
     def observe(self, run: Run, now_ns: int) -> None:
-        """Learns from a run that is done now, unless its offer has been replaced since."""
+        """Learns from a run that is done now, unless its offer is another by now, or withdrawn."""
+        if (run.offer.model, run.offer.variant) not in self._curves:
+            return
         curve = self.curve(run.offer, run.requests[0].kind if run.requests else None)
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns

@@ -29,6 +29,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
 )
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
@@ -249,13 +250,20 @@ class Journal:
                 known = targets[target_id]
                 spec = replace(known.spec, offers=_merged(known.spec.offers, offers))
                 targets[target_id] = replace(known, spec=spec)
+            case TargetWithdrew(target_id, variants) if target_id in targets:
+                known = targets[target_id]
+                left = [o for o in known.spec.offers if (o.model, o.variant) not in variants]
+                spec = replace(known.spec, offers=tuple(left))
+                targets[target_id] = replace(known, spec=spec)
             case TargetChanged(spec) if spec.id in targets:
                 known = targets[spec.id]
                 offers = _merged(known.spec.offers, spec.offers)
                 targets[spec.id] = replace(known, spec=replace(spec, offers=offers))
 
 
-_RARE = frozenset({PolicySwapped, TargetUp, TargetDown, TargetReport, TargetChanged})
+_RARE = frozenset(
+    {PolicySwapped, TargetUp, TargetDown, TargetReport, TargetWithdrew, TargetChanged}
+)
 
 
 def _merged(known: Iterable[Offer], new: Iterable[Offer]) -> tuple[Offer, ...]:

@@ -17,6 +17,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.requests import Request, RequestClass
@@ -64,6 +65,7 @@ class Decoder:
             self._policy_swapped,
             self._woken,
             self._target_changed,
+            self._target_withdrew,
         )
         self._commands: tuple[Callable[..., Command], ...] = (
             self._dispatch,
@@ -166,7 +168,7 @@ class Decoder:
         return BatchFailed(checked(run_id, int), self._text(reason), checked(started, bool))
 
     def _target_up(self, told: Any) -> TargetUp:
-        awaited = tuple([(checked(m, str), checked(v, str)) for m, v in told.pop("awaited", ())])
+        awaited = _names(told.pop("awaited", ()))
         return TargetUp(target_from(told), awaited)
 
     def _target_down(self, told: Any) -> TargetDown:
@@ -183,6 +185,10 @@ class Decoder:
     def _target_report(self, told: Any) -> TargetReport:
         target_id, offers = told
         return TargetReport(checked(target_id, str), tuple(map(offer_from, offers)))
+
+    def _target_withdrew(self, told: Any) -> TargetWithdrew:
+        target_id, variants, reason = told
+        return TargetWithdrew(checked(target_id, str), _names(variants), checked(reason, str))
 
     def _target_changed(self, told: Any) -> TargetChanged:
         target, closed_ns = told
@@ -242,6 +248,11 @@ class Decoder:
         if isinstance(value, dict):
             return {self._text(key): self._keyed(item) for key, item in value.items()}
         return value
+
+
+def _names(told: Any) -> tuple[tuple[str, str], ...]:
+    """Models' and variants' names."""
+    return tuple([(checked(model, str), checked(variant, str)) for model, variant in told])
 
 
 def _natural(value: Any) -> int:

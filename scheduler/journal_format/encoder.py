@@ -19,6 +19,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.requests import RequestClass
@@ -69,6 +70,7 @@ class Encoder:
             TargetDown: self._target_down,
             TargetReport: self._target_report,
             TargetChanged: self._target_changed,
+            TargetWithdrew: self._target_withdrew,
             PolicySwapped: self._policy_swapped,
             Woken: self._woken,
         }
@@ -189,6 +191,9 @@ class Encoder:
 
     def _target_report(self, event: TargetReport) -> Any:
         return event.target_id, [plain_offer(offer) for offer in event.offers]
+
+    def _target_withdrew(self, event: TargetWithdrew) -> Any:
+        return event.target_id, event.variants, event.reason
 
     def _target_changed(self, event: TargetChanged) -> Any:
         return plain_target(event.target), event.closed_ns

@@ -21,6 +21,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.limits import Limits
@@ -43,6 +44,7 @@ EVENTS: tuple[type[Event], ...] = (
     PolicySwapped,
     Woken,
     TargetChanged,
+    TargetWithdrew,
 )
 """The event types in the order of their numbers; new ones are added at the end."""
 

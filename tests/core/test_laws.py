@@ -22,6 +22,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.limits import Limits
@@ -38,6 +39,7 @@ SPECS = (
     target("gpu:1", offer("a", spread=0.9), offer("b", item_ms=3, spread=0.8), slots=2),
 )
 REPORTS = (offer("b", "v", 1, 1, (1, 2)), offer("a", "v", 3, 0.1), offer("c"))
+VARIANTS = (("a", "v"), ("a", "int8"), ("a", "fp32"), ("b", "v"), ("c", "v"))
 KINDS = (
     RequestClass("a"),
     RequestClass("b"),
@@ -127,6 +129,13 @@ class Box(RuleBasedStateMachine):
     def target_report(self, pick: int, news) -> None:
         names = sorted(self.watch.scheduler.targets)
         self.watch.handle(TargetReport(names[pick % len(names)], (news,)), self.now_ns)
+
+    @precondition(lambda self: self.watch.scheduler.targets)
+    @rule(pick=PICK, gone=st.sets(st.sampled_from(VARIANTS), min_size=1, max_size=3))
+    def target_withdrew(self, pick: int, gone: set[tuple[str, str]]) -> None:
+        names = sorted(self.watch.scheduler.targets)
+        event = TargetWithdrew(names[pick % len(names)], tuple(sorted(gone)), "replaced")
+        self.watch.handle(event, self.now_ns)
 
     @precondition(lambda self: self.watch.scheduler.targets)
     @rule(pick=PICK, slots=st.integers(1, 4), closed_ms=st.integers(0, 30), is_small=st.booleans())

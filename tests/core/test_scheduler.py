@@ -16,6 +16,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.limits import Limits
@@ -195,6 +196,51 @@ def test_until_a_target_has_told_all_what_it_has_yet_to_report_is_expected_of_it
     assert outcomes(submit(box, request(4, 90, RequestClass("o")), at_ms=38)) == {
         4: Outcome.UNAVAILABLE
     }
+
+
+def test_what_only_withdrawn_variants_could_serve_ends_at_once(box):
+    n, fp32 = RequestClass("n"), RequestClass("m", variant="fp32")
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("m", "fp32"), offer("n"), slots=1)), 0)
+    submit(box, request(1, 90, fp32))
+    submit(box, request(2, 90), request(3, 90, n), request(4, 90, fp32))
+    gone = (("m", "fp32"), ("n", "v"), ("n", "unknown"), ("o", "v"))
+    said = of(Finish, box.handle(TargetWithdrew("cpu:0", gone, "its files were replaced"), 1 * MS))
+    assert {finish.request_id: finish.reason for finish in said} == {
+        3: "no target has model 'n' ready: its files were replaced",
+        4: "no target has model 'm' variant 'fp32' ready: its files were replaced",
+    }
+    assert {finish.outcome for finish in said} == {Outcome.UNAVAILABLE}
+    # The run of a withdrawn variant goes on.
+    commands = box.handle(BatchDone(1), 3 * MS)
+    assert outcomes(commands) == {1: Outcome.COMPLETED}
+    (sent,) = of(Dispatch, commands)
+    assert (sent.variant, sent.request_ids) == ("v", (2,))
+    assert outcomes(submit(box, request(5, 90, n), at_ms=4)) == {5: Outcome.UNAVAILABLE}
+
+
+def test_a_withdrawn_variant_that_is_offered_again_is_learned_anew(box):
+    box.handle(TargetUp(target()), 0)
+    for number in range(1, 9):
+        submit(box, request(number, 90 * number), at_ms=20 * number)
+        box.handle(BatchDone(number), (20 * number + 15) * MS)
+    cpu = box.scheduler.targets["cpu:0"]
+    (kept,) = cpu.offers["m"]
+    assert cpu.curve(kept).predict(1, 0.95) > 3 * MS
+    box.handle(TargetWithdrew("cpu:0", (("m", "v"),), "removed"), 200 * MS)
+    assert cpu.offers == {}
+    box.handle(TargetReport("cpu:0", (kept,)), 201 * MS)
+    assert cpu.curve(kept).predict(1, 0.95) == 3 * MS
+
+
+def test_what_another_target_has_waits_for_it_when_one_withdraws_it(box):
+    box.handle(TargetUp(target("cpu:0", offer("m"), slots=1)), 0)
+    box.handle(TargetUp(target("gpu:0", offer("m"), slots=1)), 0)
+    box.handle(TargetDown("gpu:0", "restarts", 5 * MS), 0)
+    submit(box, request(1, 90))
+    submit(box, request(2, 90))
+    assert of(Finish, box.handle(TargetWithdrew("cpu:0", (("m", "v"),), "removed"), 1 * MS)) == []
+    (sent,) = of(Dispatch, box.handle(TargetUp(target("gpu:0", offer("m"), slots=1)), 5 * MS))
+    assert sent.request_ids == (2,)
 
 
 def test_what_is_expected_of_a_target_stays_so_when_it_goes_again(box):
@@ -380,6 +426,7 @@ def test_what_was_learned_is_forgotten_when_nothing_confirms_it(box):
         (BatchFailed(7, ""), "run 7 is not known"),
         (TargetDown("x", ""), "target 'x' is not known"),
         (TargetReport("x", ()), "target 'x' is not known"),
+        (TargetWithdrew("x", (), ""), "target 'x' is not known"),
         (TargetChanged(target("x")), "target 'x' is not known"),
         (Submitted((request(9, 90), request(9, 90))), "request 9 came after 9"),
         (Submitted((request(1, 90),)), "request 1 came after 1"),

@@ -28,6 +28,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.forms import Form
@@ -130,6 +131,7 @@ OTHER_EVENTS = st.one_of(
     built(TargetDown),
     built(TargetChanged, target=SPECS),
     built(TargetReport, offers=st.lists(OFFERS, max_size=2).map(tuple)),
+    built(TargetWithdrew),
     st.builds(
         lambda name, options: PolicySwapped(name, JournalledPolicy(name, options)),
         TEXTS,
@@ -350,7 +352,8 @@ def test_each_file_stands_for_itself(tmp_path):
     )
     journal.note(1, TargetUp(TargetSpec("cpu:0", (offer(),))), [], GOODPUT)
     journal.note(2, TargetUp(TargetSpec("gpu:0", (offer(),))), [], GOODPUT)
-    journal.note(3, TargetReport("cpu:0", (offer("w"),)), [], GOODPUT)
+    journal.note(3, TargetReport("cpu:0", (offer("w"), offer("x"))), [], GOODPUT)
+    journal.note(3, TargetWithdrew("cpu:0", (("m", "x"), ("m", "y")), "replaced"), [], GOODPUT)
     journal.note(4, TargetDown("gpu:0", "unplugged"), [], GOODPUT)
     journal.note(4, TargetUp(TargetSpec("box", (offer(),))), [], GOODPUT)
     journal.note(4, TargetDown("box", "forgotten", removed=True), [], GOODPUT)
