@@ -120,8 +120,16 @@ class WorkerProcess:
         self._offer_all(self._host.prepare(self._say_progress))
         self._prepared.set()
 
-    def _prepare_additions(self) -> None:
-        self._offer_all(self._host.prepare_additions(self._say_progress))
+    def _prepare_changes(self) -> None:
+        for ready in self._host.prepare_changes(self._say_progress):
+            with self._link.between_runs():  # no answer of the old files may follow the new catalog
+                offers, gone = self._host.adopt(ready)
+                for offer in offers:
+                    self._say_offer(offer)
+                for model, variant in gone:
+                    self._link.unsay(_offer_key(model, variant))
+                self._say_catalog()
+        self._say_ready()
 
     def _measure_again(self, model: str, variant: str) -> None:
         offer = self._host.measure_again(model, variant)
@@ -132,6 +140,9 @@ class WorkerProcess:
         for offer in offers:
             self._say_offer(offer)
             self._say_catalog()
+        self._say_ready()
+
+    def _say_ready(self) -> None:
         self._say_catalog()
         self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
 
@@ -142,8 +153,8 @@ class WorkerProcess:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._queue(self._prepare)
-            if self._host.has_additions():
-                self._queue(self._prepare_additions)
+            if self._host.has_changes():
+                self._queue(self._prepare_changes)
             if self._prepared.is_set():
                 self._host.give_back()
             if len(self._host.problems) != told:  # such as a model that could not be reloaded
@@ -164,7 +175,7 @@ class WorkerProcess:
         os._exit(1)
 
     def _say_offer(self, offer: Offer) -> None:
-        self._link.say(f"offer {offer.model}/{offer.variant}", offer_header(offer))
+        self._link.say(_offer_key(offer.model, offer.variant), offer_header(offer))
 
     def _say_telemetry(self) -> None:
         contention = {other: round(times, 3) for other, times in self._host.contention.items()}
@@ -192,6 +203,10 @@ class WorkerProcess:
                 os._exit(1)
 
         threading.Thread(target=run, name=f"laxity-{name}", daemon=True).start()
+
+
+def _offer_key(model: str, variant: str) -> str:
+    return f"offer {model}/{variant}"
 
 
 def _card(model: Model) -> Header:

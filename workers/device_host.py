@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from scheduler.core.offers import Offer
-from workers.additions import Additions
 from workers.batches import Item
+from workers.changes import Changes, still_served
 from workers.choice import Choice, RuntimeProblem
 from workers.compiled_cache import CompiledCache
 from workers.crash_guard import ATTEMPTS, CrashGuard
@@ -22,14 +22,15 @@ from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
 from workers.measuring_again import MeasuringAgain
-from workers.model import Model, Variant
+from workers.model import Model, Problem, Variant
 from workers.model_files import weight_bytes
+from workers.preparing import Preparation, Prepared, Progress, ignore_progress
 from workers.profile_store import Profile, ProfileStore
 from workers.profiling import Effort
 from workers.repository import load_repository
 from workers.residency import Key, Residency, Resident
 from workers.resources import limit_process, pin_thread
-from workers.runtimes.base import DeviceSpec, RunError, Runtime, Session
+from workers.runtimes.base import DeviceSpec, RunError, Session
 from workers.runtimes.emulated import check_models
 from workers.sampling import item_shapes, sample_items
 from workers.spare_memory import SpareMemory
@@ -38,16 +39,12 @@ from workers.telemetry import probe_for
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
 
-Progress = Callable[[int, int, str], None]
-"""Called with the steps done, the steps in total, and what is happening."""
-
-
-def ignore_progress(done: int, total: int, text: str) -> None:
-    """A `Progress` for callers that show none."""
-
 
 def ignore_offer(offer: Offer) -> None:
     """A `tell_offer` for callers that do not care when a variant leaves memory."""
+
+
+_OTHER_TENSORS = "its files have other inputs or outputs now, and wait for the agent's restart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class DeviceHost:
         self._limits = limit_process(spec, system_root)
         expose_gpu(spec)
         self._runtimes, self.problems = usable_runtimes(spec)
-        self._additions = Additions(repository_root)
+        self._changes = Changes(repository_root)
         self.repository = load_repository(repository_root)
         check_models(spec, self.repository.names)
         self._watch = DeviceWatch(probe_for(spec, system_root))
@@ -154,39 +151,87 @@ class DeviceHost:
         self._prepared_in = self._watch.state
         # Problems of models are found again; those of the whole device are kept, without repeats.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
-        yield from self._prepare(self.repository.models.values(), progress)
+        models = list(self.repository.models.values())
+        work = Preparation(self._trials, models, progress)
+        for model in models:
+            for variant in model.variants:
+                choice = work.choose(model, variant)
+                if choice is not None:
+                    yield self._serve(model, variant, choice)
+        for model, variant, better in work.challenges(self._choices):
+            yield self._serve(model, variant, better)
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
-    def prepare_additions(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
-        """Prepare the models that were added to the repository, in the same way."""
-        self._pin_thread()
-        known = self.repository
-        self.repository = self._additions.read(known)
-        added = [m for name, m in self.repository.models.items() if name not in known.models]
-        yield from self._prepare(added, progress)
+    def prepare_changes(self, progress: Progress = ignore_progress) -> Iterator[Prepared]:
+        """Prepare the models that were added to the repository, or replaced in it.
 
-    def _prepare(self, models: Iterable[Model], progress: Progress) -> Iterator[Offer]:
-        work = [(model, variant) for model in models for variant in model.variants]
-        steps = [max(1, len(self._trials.candidates(model, variant))) for model, variant in work]
-        total, done = sum(steps), 0
-        late: list[tuple[Model, Variant, Runtime]] = []
-        for (model, variant), own_steps in zip(work, steps, strict=True):
-            unbuilt = self._trials.unbuilt(model, variant)
-            late += [(model, variant, runtime) for runtime in unbuilt]
-            note = partial(_note, progress, done, total)
-            choice = self._trials.choose(model, variant, note)
-            if choice is not None:
-                yield self._serve(model, variant, choice)
-            done += own_steps - len(unbuilt)
-            progress(done, total, f"{model.name}/{variant.name}")
-        for model, variant, runtime in late:
-            incumbent = self._choices.get((model.name, variant.name))
-            note = partial(_note, progress, done, total)
-            better = self._trials.challenge(model, variant, runtime, incumbent, note)
-            if better is not None:
-                yield self._serve(model, variant, better)
-            done += 1
-            progress(done, total, f"{model.name}/{variant.name}: {runtime.name}")
+        Each is yielded as soon as it is ready, and once more for each variant for which a runtime
+        that compiles for minutes is better. Pass it to `adopt` before going on; until then, what
+        is served stays as it was. A model of which nothing can be served does not replace one that
+        is served, and neither does one with other inputs or outputs, which would fail the requests
+        that are waiting; `repository.problems` then says so.
+        """
+        self._pin_thread()
+        news = self._changes.read(self.repository)
+        self.repository = replace(self.repository, problems=news.problems)
+        models = [model for model in news.models if not self._contradicts(model)]
+        work = Preparation(self._trials, models, progress)
+        for model in models:
+            kept = self._take_problems(model)
+            found = {variant.name: work.choose(model, variant) for variant in model.variants}
+            choices = {name: choice for name, choice in found.items() if choice is not None}
+            if choices or not self._is_served(model.name):
+                yield Prepared(model, choices)
+            else:
+                why = [f"variant '{p.variant}': {p.told()[1]}" for p in self._take_problems(model)]
+                self.problems += kept
+                self._tell(still_served(model.name, "; ".join(why)))
+        for model, variant, better in work.challenges(self._choices):
+            of = {v: choice for (name, v), choice in self._choices.items() if name == model.name}
+            yield Prepared(model, {**of, variant.name: better})
+
+    def adopt(self, ready: Prepared) -> tuple[list[Offer], list[Key]]:
+        """Serve a model as prepared, in place of the one of its name.
+
+        Returns:
+            The offers that are new, and the variants that are not served any more.
+        """
+        name = ready.model.name
+        with self._lock:
+            models = {**self.repository.models, name: ready.model}
+            self.repository = replace(self.repository, models=models)
+            offers = [
+                self._serve(ready.model, variant, ready.choices[variant.name])
+                for variant in ready.model.variants
+                if variant.name in ready.choices
+                and self._choices.get((name, variant.name)) is not ready.choices[variant.name]
+            ]
+            gone = [key for key in self._choices if key[0] == name and key[1] not in ready.choices]
+            for key in gone:
+                self._residency.remove(key)
+                del self._choices[key], self._offers[key]
+        return offers, gone
+
+    def _is_served(self, model: str) -> bool:
+        return any(served == model for served, _ in self._choices)
+
+    def _contradicts(self, model: Model) -> bool:
+        """Whether a model has other inputs or outputs than what is served by its name; tells so."""
+        known = self.repository.models.get(model.name, model)
+        if known.signature == model.signature or not self._is_served(model.name):
+            return False
+        self._tell(still_served(model.name, _OTHER_TENSORS))
+        return True
+
+    def _tell(self, problem: Problem) -> None:
+        problems = (*self.repository.problems, problem)
+        self.repository = replace(self.repository, problems=problems)
+
+    def _take_problems(self, model: Model) -> list[RuntimeProblem]:
+        """Remove the problems of a model on this device, and return them."""
+        taken = [problem for problem in self.problems if problem.model == model.name]
+        self.problems[:] = [problem for problem in self.problems if problem not in taken]
+        return taken
 
     def measured(self) -> Iterator[Measured]:
         """The stored profiles of each runtime with each variant, in the device's current state."""
@@ -236,9 +281,9 @@ class DeviceHost:
         """Read the device's state, and return whether it changed so that `prepare` is due."""
         return self._watch.look() and self._trials.look_at_device()
 
-    def has_additions(self) -> bool:
-        """Look at the repository, and return whether `prepare_additions` is due."""
-        return self._additions.look(self.repository.models.keys())
+    def has_changes(self) -> bool:
+        """Look at the repository, and return whether `prepare_changes` is due."""
+        return self._changes.look()
 
     def give_back(self) -> None:
         """While the device idles, free memory that only a batch of long ago needed."""
@@ -300,14 +345,15 @@ class DeviceHost:
     def _exercise(self, seconds: float) -> dict[Key, list[int]]:
         """Run single items of every variant in memory, in turn, until the time is up."""
         times: dict[Key, list[int]] = {}
-        samples = {key: self._samples(key, 1) for key in self._offers}
+        samples = {key: self._samples(key, 1) for key in list(self._offers)}
         end_ns = time.monotonic_ns() + int(seconds * 1e9)
         while samples and time.monotonic_ns() < end_ns:
             for key, items in samples.items():
-                if not self._residency.is_loaded(key):
-                    continue
-                began_ns = time.perf_counter_ns()
-                self.run(*key, items)
+                with self._lock:  # or it could be replaced between the two
+                    if not self._residency.is_loaded(key):
+                        continue
+                    began_ns = time.perf_counter_ns()
+                    self.run(*key, items)
                 times.setdefault(key, []).append(time.perf_counter_ns() - began_ns)
             if not times:
                 break

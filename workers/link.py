@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -80,7 +81,11 @@ class Host(Protocol):
     """The owner of the device: runs batches, item by item where one is bad."""
 
     def run(self, model: str, variant: str, items: list[Tensors]) -> Sequence[Any]:
-        """The outputs of each item, or the exception it caused."""
+        """The outputs of each item, or the exception it caused.
+
+        Raises:
+            KeyError: The variant is not served, or no longer.
+        """
         ...
 
 
@@ -173,6 +178,8 @@ class LinkServer:
         self._host = host
         self._measure = measure
         self._lock = threading.RLock()
+        # Held from the start of a batch until its answer has been sent.
+        self._turn = threading.Lock()
         self._said: dict[str, list[Any]] = {}
         self._peer: socket.socket | None = None
         self._reader = FrameReader(LINK_LIMITS)
@@ -187,6 +194,15 @@ class LinkServer:
             if self._peer is not None:
                 self._send(self._said[key])
 
+    def unsay(self, key: str) -> None:
+        """Sends later schedulers no message of this key; the present one is told by others."""
+        with self._lock:
+            self._said.pop(key, None)
+
+    def between_runs(self) -> AbstractContextManager[Any]:
+        """A context in which no batch runs, and every answer of earlier ones has been sent."""
+        return self._turn
+
     def serve_forever(self) -> None:
         """Serves one scheduler after another."""
         while True:
@@ -196,7 +212,8 @@ class LinkServer:
             with self._lock:
                 waiting = self._waiting.popleft() if self._waiting else None
             if waiting is not None:
-                self._run(*waiting)
+                with self._turn:
+                    self._run(*waiting)
 
     def _accept(self) -> None:
         peer, _ = self._listener.accept()
@@ -258,24 +275,28 @@ class LinkServer:
                 self._hang_up()
 
     def _run(self, header: Header, body: Body | None) -> None:
-        run_id = header["id"]
-        started_ns = time.monotonic_ns()
+        run_id, started_ns = header["id"], time.monotonic_ns()
         if run_id in self._cancelled:
             self._cancelled.discard(run_id)
             reason = "cancelled before it began"
         elif started_ns > header["latest_start_ns"]:
             reason = "too late to begin"
         else:
-            results: Sequence[Any]
             try:
-                items = unpack_items(header["in"], header["count"], body)
-            except Exception as error:  # only these items are affected, and are told
-                results = [RuntimeError(str(error))] * header["count"]  # see `ItemRunner`
+                results = self._results(header, body)
+            except KeyError as error:  # its variant was replaced after this was sent
+                reason = str(error.args[0])
             else:
-                results = self._host.run(header["model"], header["variant"], items)
-            self._send(_done(run_id, results, time.monotonic_ns() - started_ns))
-            return
+                self._send(_done(run_id, results, time.monotonic_ns() - started_ns))
+                return
         self._send(encode({"t": "not_run", "id": run_id, "reason": reason}))
+
+    def _results(self, header: Header, body: Body | None) -> Sequence[Any]:
+        try:
+            items = unpack_items(header["in"], header["count"], body)
+        except Exception as error:  # only these items are affected, and are told
+            return [RuntimeError(str(error))] * header["count"]  # see `ItemRunner`
+        return self._host.run(header["model"], header["variant"], items)
 
 
 def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:

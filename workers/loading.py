@@ -100,17 +100,17 @@ class Loader:
         return self.around.cache.folder(self._label, {**conditions, "case": case_key})
 
     def is_exchanged(self, case: Case, runtime: str = "*") -> bool:
-        """Whether a variant's file was replaced since the start; if so, report a problem.
+        """Whether a variant's file was replaced since it was read; if so, report a problem.
 
         The new file is not the one that was measured, nor the one behind cached answers and
-        compiled models. It is served after the next start.
+        compiled models. It is served once it has been prepared.
         """
         try:
             exchanged = files_digest(case.variant.path) != case.variant.digest
         except (OSError, ModelFileFault):
             return False  # the runtime reports what is wrong with it
         if exchanged:
-            self.report(case, runtime, "its file was replaced after the box started")
+            self.report(case, runtime, "its file was replaced, and is not served yet")
         return exchanged
 
     def lacks_room(self, case: Case) -> bool:

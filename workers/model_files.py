@@ -87,12 +87,13 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def looks_of(path: Path) -> Looks:
-    """How a file looks, or every file in a folder, without reading them.
+    """How a file looks, or every file and link in a folder, without reading them.
 
     Raises:
         OSError: One of them can't be looked at, or has gone meanwhile.
     """
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    within = path.rglob("*") if path.is_dir() else [path]
+    files = sorted(p for p in within if p.is_file() or p.is_symlink())
     stats = [(str(file), file.stat()) for file in files]
     return tuple([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
 

@@ -86,6 +86,11 @@ class Residency:
         if self._unload(key):
             self._tell(key, False)
 
+    def remove(self, key: Key) -> None:
+        """Serve a variant no longer."""
+        self._unload(key)
+        del self._residents[key]
+
     def close(self) -> None:
         """Close all sessions and serve nothing."""
         for key in self.keys:

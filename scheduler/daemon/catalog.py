@@ -43,7 +43,7 @@ class Catalog:
         self.problems: dict[str, list[Any]] = {}
         self.revision = 0
         self._described: dict[str, Any] | None = None
-        self._digests: dict[str, dict[str, str]] = {}
+        self._told: dict[str, dict[str, ModelCard]] = {}
         self._own: set[str] = set()
         self.spoken = asyncio.Event()
         self._news = asyncio.Event()
@@ -61,9 +61,12 @@ class Catalog:
         """Records a target's description of its repository; see `LinkListener.on_catalog`."""
         if own:
             self._own.update(card.name for card in cards)
-        self.cards.update((c.name, c) for c in cards if own or c.name not in self._own)
+        before = self._told.get(device_id, {})
+        # A device may repeat its old card of a model that another device has replaced already.
+        new = [card for card in cards if not own or before.get(card.name) != card]
+        self.cards.update((c.name, c) for c in new if own or c.name not in self._own)
         self.problems[device_id] = problems
-        self._digests[device_id] = {card.name: card.digest for card in cards}
+        self._told[device_id] = {card.name: card for card in cards}
         self.revision += 1
         self._described = None
         self._news.set()
@@ -81,17 +84,26 @@ class Catalog:
             return True
         if (known.digest, known.signature) == (card.digest, card.signature):
             return True
-        holders = [target for target, models in self._digests.items() if card.name in models]
+        holders = [target for target, models in self._told.items() if card.name in models]
         return card.name not in self._own and not any(t != box and is_up(t) for t in holders)
 
     def digest(self, target_id: str, model: str) -> str:
         """The digest of the files that a target serves as a model; empty if it is unknown."""
-        return self._digests.get(target_id, {}).get(model, "")
+        card = self._told.get(target_id, {}).get(model)
+        return "" if card is None else card.digest
 
     def variants(self, target_id: str) -> list[tuple[str, str]]:
         """The models and variants in the repository of a target."""
-        cards = [self.cards[model] for model in self._digests.get(target_id, ())]
+        cards = self._told.get(target_id, {}).values()
         return [(card.name, variant) for card in cards for variant in card.variants]
+
+    def withdrawn(self, target_id: str) -> list[tuple[str, str]]:
+        """Forgets those of a target's offers that its repository lacks by now, and returns them."""
+        listed = set(self.variants(target_id))
+        gone = [(m, v) for t, m, v in self.offers if t == target_id and (m, v) not in listed]
+        for model, variant in gone:
+            del self.offers[target_id, model, variant]
+        return gone
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Records a variant that a target can run."""
@@ -108,7 +120,7 @@ class Catalog:
         """Forgets a target that is removed; its models stay known, as others may have them."""
         self.forget_offers(target_id)
         self.problems.pop(target_id, None)
-        self._digests.pop(target_id, None)
+        self._told.pop(target_id, None)
 
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.

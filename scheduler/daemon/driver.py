@@ -25,6 +25,7 @@ from scheduler.core.events import (
     TargetDown,
     TargetReport,
     TargetUp,
+    TargetWithdrew,
     Woken,
 )
 from scheduler.core.offers import Offer
@@ -153,7 +154,11 @@ class Driver:
             for card in cards:
                 if card.name not in self.catalog.cards:
                     log.info("model added", target=target_id, model=card.name)
+                elif self.catalog.digest(target_id, card.name) not in ("", card.digest):
+                    log.info("model replaced", target=target_id, model=card.name)
         self.catalog.learn(target_id, cards, problems, own)
+        if own and (gone := self.catalog.withdrawn(target_id)) and self._is_up(target_id):
+            self._handle(TargetWithdrew(target_id, tuple(gone), "the model's files were replaced"))
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
         if own and cards:
@@ -221,7 +226,7 @@ class Driver:
                 errors[request_id] = result
             else:
                 outputs[request_id] = result
-        offer = self.catalog.offers[dispatch.target_id, dispatch.model, dispatch.variant]
+        offer = self.core.runs[run_id].offer
         self._results[run_id] = Results(dispatch, offer, outputs, execute_ns, notes or {}, ran)
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]

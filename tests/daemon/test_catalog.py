@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
+
+from structlog.testing import capture_logs
 
 from scheduler.core.offers import Offer
 from scheduler.core.target_specs import TargetSpec
@@ -103,5 +106,41 @@ def test_until_its_progress_is_complete_a_worker_is_expected_to_offer_what_it_ha
         driver.on_offer("cpu:0", second)
         assert awaited() == []
         await driver.close()
+
+    asyncio.run(main())
+
+
+def test_of_a_replaced_model_only_the_new_variants_are_offered() -> None:
+    async def main() -> None:
+        driver = Driver()
+        driver.add_target("cpu:0", cast(Any, Link()))
+        driver.on_catalog("cpu:0", [replace(card("a"), variants=("1",))], [])
+        driver.on_offer("cpu:0", Offer("a", "1", "r", {1: (2_000_000,)}))
+
+        driver.on_offer("cpu:0", Offer("a", "2", "r", {1: (2_000_000,)}))
+        driver.on_catalog("cpu:0", [replace(card("a", "new"), variants=("2",))], [])
+
+        assert [key[2] for key in driver.catalog.offers] == ["2"]
+        assert [offer.variant for offer in driver.core.targets["cpu:0"].offers["a"]] == ["2"]
+        assert driver.catalog.cards["a"].digest == "new"
+        driver.on_catalog("cpu:0", [replace(card("a", "new"), variants=("2",))], [])
+        await driver.close()
+
+    with capture_logs() as log:
+        asyncio.run(main())
+    assert [(entry["event"], entry.get("model")) for entry in log] == [("model replaced", "a")]
+
+
+def test_a_device_that_repeats_its_card_takes_no_replacement_back() -> None:
+    async def main() -> None:
+        catalog = Catalog()
+        for device in ("cpu:0", "gpu:0"):
+            catalog.learn(device, [card("a")], [])
+        catalog.learn("gpu:0", [card("a", "new")], [])
+        catalog.learn("cpu:0", [card("a")], [("a", "its file can't be read")])
+        assert catalog.cards["a"].digest == "new"
+        assert (catalog.digest("cpu:0", "a"), catalog.digest("gpu:0", "a")) == ("d", "new")
+        catalog.learn("cpu:0", [card("a", "newer")], [])
+        assert catalog.cards["a"].digest == "newer"
 
     asyncio.run(main())

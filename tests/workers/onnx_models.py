@@ -51,6 +51,14 @@ def relu(batch: Dim = "N", width: Dim = 3) -> onnx.ModelProto:
     return model([node], [tensor("x", "float32", shape)], [tensor("y", "float32", shape)])
 
 
+def times(factor: float, width: Dim = 3) -> onnx.ModelProto:
+    """`y = factor * x`, with the inputs and outputs of `relu`."""
+    shape: list[Dim] = ["N", width]
+    node = helper.make_node("Mul", ["x", "factor"], ["y"])
+    ends = [tensor("x", "float32", shape)], [tensor("y", "float32", shape)]
+    return model([node], *ends, [constant("factor", np.array(factor, np.float32))])
+
+
 def slow(width: int = 512, layers: int = 16, keepdims: bool = False) -> onnx.ModelProto:
     """Tens of milliseconds of matrix products on one core; `y` is `x` [N, 1, 1], or that as [N].
 

@@ -277,7 +277,7 @@ def test_a_file_that_is_exchanged_is_not_taken_for_what_it_was_in_another_power_
     assert isinstance(result, dict)
     assert result["y"].tolist() == [0, 0, 2], "what was loaded of the file as it was"
     told = [p.reason for p in host.problems if p.model == "good"]
-    assert told == ["its file was replaced after the box started"]
+    assert told == ["its file was replaced, and is not served yet"]
     again = start(box_root)
     list(again.prepare())
     (result,) = again.run("good", "1", [{"x": np.array([-1, 0, 2], np.float32)}])

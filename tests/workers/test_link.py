@@ -23,11 +23,15 @@ class Doubles:
     """A host whose answer to `x` is twice `x`, once it may."""
 
     def __init__(self) -> None:
+        self.began = threading.Event()
         self.go = threading.Event()
         self.go.set()
 
     def run(self, model: str, variant: str, items: list[Any]) -> list[Any]:
+        self.began.set()
         self.go.wait(10)
+        if variant != "v":
+            raise KeyError(f"it does not serve {model}/{variant}")
         return [{"y": np.repeat(item["x"], 2)} for item in items]
 
 
@@ -41,11 +45,11 @@ class Scheduler:
         self._reader = FrameReader(LINK_LIMITS)
         self._heard: list[tuple[Header, Body | None]] = []
 
-    def run(self, run_id: int, *rows: list[float]) -> None:
+    def run(self, run_id: int, *rows: list[float], variant: str = "v") -> None:
         arrays = [np.array(row, np.float32) for row in rows]
         specs = pack_tensors({"x": arrays[0]})[0]
         bodies = [array.tobytes().ljust(64, b"\0") for array in arrays]
-        about = {"model": "m", "variant": "v", "latest_start_ns": LATER_NS}
+        about = {"model": "m", "variant": variant, "latest_start_ns": LATER_NS}
         header = {"t": "run", "id": run_id, **about, "count": len(rows), "in": specs}
         self.peer.sendall(b"".join(frame(header, bodies)))
 
@@ -90,6 +94,42 @@ def test_what_is_cancelled_before_it_begins_is_not_run(scheduler, host, server):
     header, _ = scheduler.hear()
     assert (header["t"], header["id"]) == ("not_run", 2)
     assert not server._cancelled
+
+
+def test_a_run_of_a_variant_that_is_served_no_more_is_given_back(scheduler):
+    scheduler.run(1, [1.0], variant="former")
+    header, _ = scheduler.hear()
+    assert header == {"t": "not_run", "id": 1, "reason": "it does not serve m/former"}
+    scheduler.run(2, [1.0])
+    assert scheduler.hear()[0]["t"] == "done"
+
+
+def test_between_runs_the_answers_of_earlier_ones_have_been_sent(scheduler, host, server):
+    def say() -> None:
+        with server.between_runs():
+            server.say("catalog", {"t": "catalog"})
+
+    host.go.clear()
+    scheduler.run(1, [1.0])
+    assert host.began.wait(10)
+    saying = threading.Thread(target=say)
+    saying.start()
+    saying.join(0.05)
+    host.go.set()
+    assert [scheduler.hear()[0]["t"] for _ in range(2)] == ["done", "catalog"]
+    saying.join(10)
+
+
+def test_later_schedulers_are_not_told_what_was_unsaid(scheduler, server, tmp_path):
+    server.say("offer m/1", {"t": "offer", "variant": "1"})
+    server.say("offer m/2", {"t": "offer", "variant": "2"})
+    assert [scheduler.hear()[0]["variant"] for _ in range(2)] == ["1", "2"]
+    server.unsay("offer m/1")
+    server.unsay("never said")
+    scheduler.peer.close()
+    successor = Scheduler(tmp_path / "worker.sock")
+    assert successor.hear()[0]["variant"] == "2"
+    successor.peer.close()
 
 
 def test_nothing_is_kept_of_a_cancellation_that_comes_too_late(scheduler, server):

@@ -106,7 +106,7 @@ def test_a_model_whose_file_was_exchanged_does_not_come_back_as_what_it_was(star
     (told,) = host.run("a", "a", [{"x": np.ones(128, np.float32)}])
 
     assert isinstance(told, RunError)
-    assert "could not be loaded again: its file was replaced after the box started" in str(told)
+    assert "could not be loaded again: its file was replaced, and is not served yet" in str(told)
 
     file.write_bytes(whole)
     ask(host, "a")
