@@ -210,6 +210,8 @@ def pull(
     most_bytes: int,
     check: Callable[[Path], str | None],
     progress: Progress = lambda _path, _size: None,
+    *,
+    replace: bool = False,
 ) -> bool:
     """Puts a model into a repository; nothing of it appears there before all of it is verified.
 
@@ -220,13 +222,14 @@ def pull(
         most_bytes: The most that its files may be in total.
         check: Given the folder that holds the model, says what is wrong with it, or returns None.
         progress: Called as bytes arrive.
+        replace: Whether it takes the place of other files of that name.
 
     Returns:
         False if the very same files were there already.
 
     Raises:
-        InvalidInput: Other files are there under that name, a digest does not match, or the files
-            are too large or no model.
+        InvalidInput: Other files are there under that name and may not be replaced, a digest does
+            not match, or the files are too large or no model.
         Unavailable: The source can't be reached, or fails.
         OSError: The repository can't be written to.
     """
@@ -235,9 +238,10 @@ def pull(
         raise InvalidInput(f"model {model!r} is larger than {most_bytes / 1e6:,.0f} MB, the limit")
     place = root / model
     if place.exists():
-        if _digests(entries_of(place)) == _digests(entries):
+        if _holds(place, entries):
             return False
-        raise InvalidInput(f"{place} holds other files; move them away first, nothing is replaced")
+        if not replace:
+            raise InvalidInput(f"{place} holds other files; to replace them, pass --replace")
     folder = Path(tempfile.mkdtemp(prefix=".pull-", dir=root))
     try:
         left = most_bytes
@@ -246,15 +250,38 @@ def pull(
         problem = check(folder)
         if problem is not None:
             raise InvalidInput(f"the files received are no valid model {model!r}: {problem}")
-        os.rename(folder / model, place)
+        _move(folder / model, place, folder / "former" if replace else None)
         _sync(root)
         return True
-    except OSError as error:
-        if place.exists():
-            raise InvalidInput(f"{place} was created meanwhile; nothing is replaced") from error
-        raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _move(new: Path, place: Path, former: Path | None) -> None:
+    """Moves a folder to its place; what was there goes to `former`, or is in the way.
+
+    Raises:
+        InvalidInput: Something is in the way.
+        OSError: A folder can't be moved; what was in its place is there again.
+    """
+    if former is not None and os.path.lexists(place):
+        os.rename(place, former)
+    try:
+        os.rename(new, place)
+    except OSError as error:
+        if former is not None and os.path.lexists(former):
+            os.rename(former, place)
+        elif place.exists():
+            raise InvalidInput(f"{place} was created meanwhile; nothing is replaced") from error
+        raise
+
+
+def _holds(folder: Path, entries: list[FileEntry]) -> bool:
+    """Whether a folder holds these files and no others."""
+    try:
+        return _digests(entries_of(folder)) == _digests(entries)
+    except InvalidInput:  # it is empty, or something else than a model
+        return False
 
 
 def _digests(entries: list[FileEntry]) -> dict[str, str]:

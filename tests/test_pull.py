@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from collections.abc import Iterator
+from errno import ENOSPC
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -135,12 +137,38 @@ def test_an_offset_that_no_file_has_is_refused(box, offset):
     asyncio.run(ask())
 
 
-def test_other_files_of_that_name_are_never_replaced(web, root):
-    (root / "relu").mkdir()
-    (root / "relu/model.yaml").write_text("mine")
-    with pytest.raises(InvalidInput, match="nothing is replaced"):
-        pull(source_of(web, "relu", None), root, "relu", LIMIT, fine)
-    assert (root / "relu/model.yaml").read_text() == "mine"
+def test_other_files_of_that_name_are_replaced_only_when_asked(web, shelf, root):
+    found = source_of(web, "relu", None)
+    mine = root / "relu/model.yaml"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(InvalidInput, match="holds other files; to replace them, pass --replace"):
+        pull(found, root, "relu", LIMIT, fine)
+    with pytest.raises(InvalidInput, match="no valid model"):
+        pull(found, root, "relu", LIMIT, lambda _: "no", replace=True)
+    assert mine.read_text() == "mine"
+    assert pull(found, root, "relu", LIMIT, fine, replace=True)
+    assert files(root / "relu") == files(shelf / "relu")
+    assert not pull(found, root, "relu", LIMIT, fine, replace=True)
+    assert [path.name for path in root.iterdir()] == ["relu"]
+
+
+def test_what_cannot_be_replaced_stays(web, root, monkeypatch):
+    mine = root / "relu/model.yaml"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    rename = os.rename
+
+    def fails(source: Path, target: Path) -> None:
+        if target == root / "relu" and source.name == "relu":
+            raise OSError(ENOSPC, "no room")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(OSError, match="no room"):
+        pull(source_of(web, "relu", None), root, "relu", LIMIT, fine, replace=True)
+    assert mine.read_text() == "mine"
+    assert [path.name for path in root.iterdir()] == ["relu"]
 
 
 @pytest.mark.parametrize("harm", ["changed", "large", "no model"])
@@ -222,9 +250,11 @@ def test_a_list_of_files_without_end_is_not_read_to_it(shelf, root):
 
 
 def test_the_command_takes_a_model_that_can_be_served(web, shelf, root):
-    done = CliRunner().invoke(
-        command_line(), ["pull", "relu", "--from", web, "--models", str(root)]
-    )
+    (root / "relu").mkdir()
+    arguments = ["pull", "relu", "--from", web, "--models", str(root)]
+    refused = CliRunner().invoke(command_line(), arguments)
+    assert refused.exit_code == 1, refused.output
+    done = CliRunner().invoke(command_line(), [*arguments, "--replace"])
     assert done.exit_code == 0, done.output
     assert done.stderr == "", "no progress where nobody looks at it"
     assert files(root / "relu") == files(shelf / "relu")

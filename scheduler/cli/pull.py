@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +37,10 @@ app = typer.Typer(add_completion=False)
             "laxity pull digits --from https://models.example/line-3",
             "from a folder that has digits/SHA256SUMS, made there with sha256sum",
         ),
+        (
+            "laxity pull digits --from 10.0.0.7:8702 --replace",
+            "update it to the files of that box",
+        ),
         ("laxity pull digits --from s3://models/line-3", "the same, with pip install s3fs"),
     ),
 )
@@ -53,12 +58,15 @@ def pull_model(
     max_mb: Annotated[
         int, typer.Option(min=1, metavar="MB", help="Larger ones are refused, in 10^6 bytes.")
     ] = (4000),
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace other files of that name.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Copy a model from another box or a remote folder, verified by SHA-256.
 
-    It appears in the repository once it is complete, and replaces nothing. A running agent serves
-    it some seconds later.
+    It appears in the repository once it is complete. A running agent serves it some seconds later,
+    in place of what it replaces.
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
         raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")
@@ -67,8 +75,8 @@ def pull_model(
     try:
         found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
         with _progress() as tell:
-            most_bytes = max_mb * 10**6
-            fresh = pull(found, models, name, most_bytes, lambda root: _problem(root, name), tell)
+            check = partial(_problem, name=name)
+            fresh = pull(found, models, name, max_mb * 10**6, check, tell, replace=replace)
     except OSError as error:
         raise LaxityError(str(error)) from None
     place = str(models / name)
