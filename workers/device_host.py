@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -158,37 +160,42 @@ class DeviceHost:
                 choice = work.choose(model, variant)
                 if choice is not None:
                     yield self._serve(model, variant, choice)
-        for model, variant, better in work.challenges(self._choices):
+        for model, variant, better in work.challenges():
             yield self._serve(model, variant, better)
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def prepare_changes(self, progress: Progress = ignore_progress) -> Iterator[Prepared]:
         """Prepare the models that were added to the repository, or replaced in it.
 
-        Each is yielded as soon as it is ready, and once more for each variant for which a runtime
-        that compiles for minutes is better. Pass it to `adopt` before going on; until then, what
-        is served stays as it was. A model of which nothing can be served does not replace one that
-        is served, and neither does one with other inputs or outputs, which would fail the requests
-        that are waiting; `repository.problems` then says so.
+        Each is yielded as soon as all of its variants are ready, and once more for each variant for
+        which a runtime that compiles for minutes is better. Pass it to `adopt` before going on;
+        until then, what is served stays as it was. A model of which nothing can be served does not
+        replace one that is served, and neither does one with other inputs or outputs, which would
+        fail the requests that are waiting; `repository.problems` then says so.
         """
         self._pin_thread()
         news = self._changes.read(self.repository)
         self.repository = replace(self.repository, problems=news.problems)
         models = [model for model in news.models if not self._contradicts(model)]
+        before = [self._take_problems(model) for model in models]
         work = Preparation(self._trials, models, progress)
         for model in models:
-            kept = self._take_problems(model)
-            found = {variant.name: work.choose(model, variant) for variant in model.variants}
-            choices = {name: choice for name, choice in found.items() if choice is not None}
-            if choices or not self._is_served(model.name):
-                yield Prepared(model, choices)
-            else:
+            for variant in model.variants:
+                work.choose(model, variant)
+            ready = work.found(model)
+            if not self._is_served(model.name) or (ready.choices and not work.awaits(model)):
+                yield ready
+        for model, better in groupby(work.challenges(), key=itemgetter(0)):
+            for _ in better:
+                if self._is_current(model):
+                    yield work.found(model)
+            if not self._is_current(model):
+                yield work.found(model)
+        for model, problems in zip(models, before, strict=True):
+            if not self._is_current(model):
                 why = [f"variant '{p.variant}': {p.told()[1]}" for p in self._take_problems(model)]
-                self.problems += kept
                 self._tell(still_served(model.name, "; ".join(why)))
-        for model, variant, better in work.challenges(self._choices):
-            of = {v: choice for (name, v), choice in self._choices.items() if name == model.name}
-            yield Prepared(model, {**of, variant.name: better})
+                self.problems += problems
 
     def adopt(self, ready: Prepared) -> tuple[list[Offer], list[Key]]:
         """Serve a model as prepared, in place of the one of its name.
@@ -211,6 +218,9 @@ class DeviceHost:
                 self._residency.remove(key)
                 del self._choices[key], self._offers[key]
         return offers, gone
+
+    def _is_current(self, model: Model) -> bool:
+        return self.repository.models.get(model.name) is model
 
     def _is_served(self, model: str) -> bool:
         return any(served == model for served, _ in self._choices)

@@ -53,31 +53,46 @@ class Preparation:
         }
         self._total, self._done = sum(self._steps.values()), 0
         self._late: list[tuple[Model, Variant, Runtime]] = []
+        self._found: dict[Key, Choice] = {}
 
     def choose(self, model: Model, variant: Variant) -> Choice | None:
         """The best runtime for a variant that needs no build; None if there is none yet."""
+        key = model.name, variant.name
         unbuilt = self._trials.unbuilt(model, variant)
         self._late += [(model, variant, runtime) for runtime in unbuilt]
         choice = self._trials.choose(model, variant, partial(self._note, self._done))
-        self._done += self._steps[model.name, variant.name] - len(unbuilt)
-        self._progress(self._done, self._total, f"{model.name}/{variant.name}")
+        if choice is not None:
+            self._found[key] = choice
+        self._done += self._steps[key] - len(unbuilt)
+        self._progress(self._done, self._total, "/".join(key))
         return choice
 
-    def challenges(self, choices: Mapping[Key, Choice]) -> Iterator[tuple[Model, Variant, Choice]]:
-        """Build what `choose` left out, and yield each choice that is better than the current one.
+    def found(self, model: Model) -> Prepared:
+        """A model with the choices so far."""
+        names = [
+            variant.name for variant in model.variants if (model.name, variant.name) in self._found
+        ]
+        return Prepared(model, {name: self._found[model.name, name] for name in names})
 
-        Args:
-            choices: The current choices.
+    def awaits(self, model: Model) -> bool:
+        """Whether a variant of a model can be served only once a runtime has compiled it."""
+        late = [variant.name for of, variant, _ in self._late if of is model]
+        return any((model.name, name) not in self._found for name in late)
+
+    def challenges(self) -> Iterator[tuple[Model, Variant, Choice]]:
+        """Build what `choose` left out, and yield each choice that is better than the one so far.
+
+        The runtimes of a model come one after the other.
         """
         for model, variant, runtime in self._late:
-            incumbent = choices.get((model.name, variant.name))
+            key = model.name, variant.name
             note = partial(self._note, self._done)
-            better = self._trials.challenge(model, variant, runtime, incumbent, note)
+            better = self._trials.challenge(model, variant, runtime, self._found.get(key), note)
             if better is not None:
+                self._found[key] = better
                 yield model, variant, better
             self._done += 1
-            text = f"{model.name}/{variant.name}: {runtime.name}"
-            self._progress(self._done, self._total, text)
+            self._progress(self._done, self._total, f"{'/'.join(key)}: {runtime.name}")
 
     def _note(self, done: int, finished: int, text: str) -> None:
         self._progress(done + finished, self._total, text)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +11,14 @@ import pytest
 from tests.workers import onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.onnx_models import save
+from workers import trials
 from workers.device_host import DeviceHost
+from workers.model import Model, Variant
 from workers.preparing import Progress, ignore_progress
-from workers.runtimes.base import DeviceSpec
+from workers.profile_store import Profile
+from workers.runtimes import RUNTIMES
+from workers.runtimes.base import DeviceSpec, ModelLoadError, Tell
+from workers.runtimes.onnxruntime import OnnxRuntime
 
 NOT_HERE = "runtimes: [tensorrt]\nvariants: {'1': {file: 1/model.onnx}}"
 """A `model.yaml` of a model that no CPU serves."""
@@ -152,12 +159,14 @@ def test_what_is_served_stays_when_its_files_go(host, root, add):
 def test_a_replaced_model_is_served_once_it_is_ready(host, add):
     add("first", onnx_models.times(3))
     assert looks(host) == [False, True]
-    (ready,) = host.prepare_changes()
+    changes = host.prepare_changes()
+    ready = next(changes)
     assert run(host) == [0, 0, 2]
     before = host.repository.models["first"]
 
     offers, gone = host.adopt(ready)
 
+    assert list(changes) == []
     assert run(host) == [-3, 0, 6]
     assert [(offer.model, offer.variant) for offer in offers] == [("first", "1")]
     assert gone == []
@@ -178,8 +187,7 @@ def test_files_that_were_only_touched_replace_nothing(host, root):
 def test_a_new_version_takes_the_place_of_the_one_before(host, root):
     save(onnx_models.times(3), root / "first/2/model.onnx")
     assert looks(host) == [False, True]
-    (ready,) = host.prepare_changes()
-    offers, gone = host.adopt(ready)
+    ((offers, gone),) = [host.adopt(ready) for ready in host.prepare_changes()]
     assert [(offer.model, offer.variant) for offer in offers] == [("first", "2")]
     assert gone == [("first", "1")]
     assert run(host, variant="2") == [-3, 0, 6]
@@ -254,6 +262,68 @@ def test_of_a_replaced_model_only_the_variants_that_can_be_served_are(host, root
         run(host, "second", "bad")
 
 
+class Compiling(OnnxRuntime):
+    """A runtime that must compile first."""
+
+    def is_built(self, cache_dir: Path) -> bool:
+        return (cache_dir / "engine").exists()
+
+    def build(
+        self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path, tell: Tell
+    ) -> None:
+        if model.max_batch == 7:
+            raise ModelLoadError("no engine of 7")
+        (cache_dir / "engine").write_text("compiled")
+
+
+def test_what_must_be_compiled_is_replaced_once_it_is(root, add, tmp_path, monkeypatch):
+    monkeypatch.setitem(RUNTIMES, "onnxruntime", Compiling)
+    yaml = "variants: {a: {file: model.onnx}, b: {file: model.onnx}}"
+    add("first", onnx_models.relu(), yaml)
+    spec = DeviceSpec("cpu:0", "cpu", runtimes=("onnxruntime",))
+    host = DeviceHost(spec, root, tmp_path / "state", 2, QUICK)
+    assert [offer.variant for offer in host.prepare()] == ["a", "b"]
+    add("first", onnx_models.times(3), yaml)
+    assert looks(host) == [False, True]
+
+    changes = [host.adopt(ready) for ready in host.prepare_changes()]
+
+    assert [([o.variant for o in offers], gone) for offers, gone in changes] == [
+        (["a", "b"], []),
+    ]
+    assert [run(host, variant=variant) for variant in "ab"] == [[-3, 0, 6], [-3, 0, 6]]
+    assert (told(host), host.problems) == ([], [])
+    add("first", onnx_models.times(4), f"max_batch: 7\n{yaml}")
+    assert looks(host) == [False, True]
+    assert added(host) == []
+    (problem,) = told(host)
+    assert "variant 'a': onnxruntime: failed to build: no engine of 7" in problem[1]
+    assert problem[1].endswith("it is served as its files were before")
+    assert host.problems == []
+    assert [run(host, variant=variant) for variant in "ab"] == [[-3, 0, 6], [-3, 0, 6]]
+    host.close()
+
+
+def test_of_a_replaced_model_what_is_compiled_later_takes_over(root, add, tmp_path, monkeypatch):
+    def prefer_compiled(profiles: Mapping[str, Profile]) -> str | None:
+        return max(profiles, key=["openvino", "onnxruntime"].index, default=None)
+
+    monkeypatch.setitem(RUNTIMES, "onnxruntime", Compiling)
+    monkeypatch.setattr(trials, "best_runtime", prefer_compiled)
+    add("first", onnx_models.relu())
+    host = DeviceHost(DeviceSpec("cpu:0", "cpu"), root, tmp_path / "state", 2, QUICK)
+    assert [offer.runtime for offer in host.prepare()] == ["openvino", "onnxruntime"]
+    add("first", onnx_models.times(3))
+    assert looks(host) == [False, True]
+    changes = [host.adopt(ready) for ready in host.prepare_changes()]
+    assert [[offer.runtime for offer in offers] for offers, _ in changes] == [
+        ["openvino"],
+        ["onnxruntime"],
+    ]
+    assert run(host) == [-3, 0, 6]
+    host.close()
+
+
 def test_the_settings_of_a_model_are_read_again_with_it(host, root, add):
     add("second", onnx_models.relu(), "variants: {only: {file: model.onnx}}")
     assert looks(host) == [False, True]
@@ -261,8 +331,7 @@ def test_the_settings_of_a_model_are_read_again_with_it(host, root, add):
     yaml = "variants: {only: {file: model.onnx, accuracy: 0.9}}\nmax_batch: 1"
     (root / "second/model.yaml").write_text(yaml)
     assert looks(host) == [False, True]
-    (ready,) = host.prepare_changes()
-    (offer,), _ = host.adopt(ready)
+    (((offer,), _),) = [host.adopt(ready) for ready in host.prepare_changes()]
     assert (offer.accuracy, offer.max_batch) == (0.9, 1)
 
 
