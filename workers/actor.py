@@ -159,7 +159,8 @@ class WorkerProcess:
                 self._host.give_back()
             if len(self._host.problems) != told:  # such as a model that could not be reloaded
                 told = len(self._host.problems)
-                self._say_catalog()
+                with self._link.between_runs():  # nor amid the replacement of a model
+                    self._say_catalog()
             self._say_telemetry()
 
     def _end_when_stuck(self) -> None:
