@@ -203,8 +203,8 @@ class Scheduler:
     def _on_target_up(self, event: TargetUp) -> None:
         """Adds or replaces a target.
 
-        Requests that only its predecessor with the same id could serve stay queued, because its
-        offers may be reported one by one.
+        Requests that only its predecessor with the same id could serve stay queued if it has yet to
+        report an offer for them.
         """
         target_id, now_ns = event.target.id, self.now_ns
         former = self.targets.get(target_id)
@@ -215,6 +215,8 @@ class Scheduler:
         self.targets[target_id] = state
         state.add_offers(event.target.offers)
         self._fleet_changed()
+        if former is not None:
+            self._end_unservable_by(former, f"{target_id} came back without it")
 
     def _on_target_down(self, event: TargetDown) -> None:
         target = self.targets[event.target_id]

@@ -97,17 +97,20 @@ class Catalog:
         cards = self._told.get(target_id, {}).values()
         return [(card.name, variant) for card in cards for variant in card.variants]
 
-    def withdrawn(self, target_id: str) -> list[tuple[str, str]]:
-        """Forgets those of a target's offers that its repository lacks by now, and returns them."""
+    def outdated(self, target_id: str) -> list[tuple[str, str]]:
+        """Those of a target's offers that are no longer in its repository."""
         listed = set(self.variants(target_id))
-        gone = [(m, v) for t, m, v in self.offers if t == target_id and (m, v) not in listed]
-        for model, variant in gone:
-            del self.offers[target_id, model, variant]
-        return gone
+        return [(m, v) for t, m, v in self.offers if t == target_id and (m, v) not in listed]
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Records a variant that a target can run."""
         self.offers[device_id, offer.model, offer.variant] = offer
+        self._described = None
+
+    def withdraw(self, device_id: str, variants: Iterable[tuple[str, str]]) -> None:
+        """Forgets offers of a target that it has withdrawn."""
+        for model, variant in variants:
+            self.offers.pop((device_id, model, variant), None)
         self._described = None
 
     def forget_offers(self, device_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -157,8 +157,8 @@ class Driver:
                 elif self.catalog.digest(target_id, card.name) not in ("", card.digest):
                     log.info("model replaced", target=target_id, model=card.name)
         self.catalog.learn(target_id, cards, problems, own)
-        if own and (gone := self.catalog.withdrawn(target_id)) and self._is_up(target_id):
-            self._handle(TargetWithdrew(target_id, tuple(gone), "the model's files were replaced"))
+        if own and (gone := self.catalog.outdated(target_id)):
+            self.on_withdrawn(target_id, gone, "the model's files were replaced")
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
         if own and cards:
@@ -191,6 +191,14 @@ class Driver:
         """Updates a target that is up."""
         self._learn_offers(spec.id, spec.offers)
         self._handle(TargetChanged(self._energy.priced(spec), closed_ns))
+
+    def on_withdrawn(
+        self, target_id: str, variants: Sequence[tuple[str, str]], reason: str
+    ) -> None:
+        """A target no longer offers some variants; its runs of them go on."""
+        self.catalog.withdraw(target_id, variants)
+        if self._is_up(target_id):
+            self._handle(TargetWithdrew(target_id, tuple(variants), reason))
 
     def _learn_offers(self, target_id: str, offers: Iterable[Offer]) -> None:
         for offer in offers:

@@ -139,6 +139,11 @@ class LinkListener(Protocol):
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
         """A target that is up has changed; see `TargetChanged`."""
 
+    def on_withdrawn(
+        self, target_id: str, variants: Sequence[tuple[str, str]], reason: str
+    ) -> None:
+        """A target no longer offers some models' variants; see `TargetWithdrew`."""
+
     def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
         """A target is lost, with all that it was running; see `TargetDown`.
 

@@ -175,9 +175,20 @@ def test_what_only_the_former_target_could_run_waits_for_further_reports(box):
     box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
     box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
     submit(box, request(1, 50, RequestClass("n")))
-    assert box.handle(TargetUp(target("cpu:0", offer("m"))), 5 * MS) == []
+    assert box.handle(TargetUp(target("cpu:0", offer("m")), (("n", "v"),)), 5 * MS) == []
     (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 6 * MS))
     assert (sent.model, sent.request_ids) == ("n", (1,))
+
+
+def test_what_only_the_former_target_could_run_ends_if_the_new_one_will_not(box):
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"))), 0)
+    box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
+    submit(box, request(1, 50, RequestClass("n")), request(2, 50))
+    commands = box.handle(TargetUp(target("cpu:0", offer("m"))), 5 * MS)
+    (said,) = of(Finish, commands)
+    assert (said.request_id, said.outcome) == (1, Outcome.UNAVAILABLE)
+    assert said.reason == "no target has model 'n' ready: cpu:0 came back without it"
+    assert [sent.request_ids for sent in of(Dispatch, commands)] == [(2,)]
 
 
 def test_until_a_target_has_told_all_what_it_has_yet_to_report_is_expected_of_it(box):
@@ -261,7 +272,7 @@ def test_what_waits_for_reports_of_one_target_does_not_end_when_another_is_lost(
     box.handle(TargetUp(target("gpu:0", offer("m"))), 0)
     box.handle(TargetDown("cpu:0", "restarts", 5 * MS), 0)
     submit(box, request(1, 50, RequestClass("n")))
-    box.handle(TargetUp(target("cpu:0", offer("m"))), 5 * MS)
+    box.handle(TargetUp(target("cpu:0", offer("m")), (("n", "v"),)), 5 * MS)
     assert outcomes(box.handle(TargetDown("gpu:0", "crashed"), 5 * MS)) == {}
     (sent,) = of(Dispatch, box.handle(TargetReport("cpu:0", (offer("n"),)), 6 * MS))
     assert sent.request_ids == (1,)

@@ -106,9 +106,9 @@ class PeerKnowledge:
         ]
         return max(rooms, default=0)
 
-    def offers_less(self) -> bool:
-        """Whether an earlier offer is missing from the last report."""
-        return bool(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
+    def withdrawn(self) -> list[Variant]:
+        """Earlier offers that are missing from the last report."""
+        return sorted(self._offers.keys() - {(row.model, row.variant) for row in self._rows})
 
     @property
     def models(self) -> set[str]:

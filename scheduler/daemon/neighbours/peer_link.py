@@ -344,10 +344,10 @@ class PeerLink:
 
     def _tell(self, closed_ns: int = 0) -> None:
         """Reports the box as of its last report, and for how long it is closed."""
-        if self._known.offers_less() and self._up:
-            # A target's offers can't be withdrawn, but it may come back up with fewer.
-            is_empty = not self._known.models
-            self._lose(_NOTHING if is_empty else "it offers less than before")
+        if self._up and not self._known.models:
+            self._lose(_NOTHING)
+        elif self._up and (gone := self._known.withdrawn()):
+            self._listener.on_withdrawn(self._box, gone, f"{self._box} offers it no longer")
         room = self._known.room()
         if self._connection is not None:
             cards = [self._introducer.card(model) for model in sorted(self._known.models)]
