@@ -30,6 +30,9 @@ from workers.runtimes.emulated_link import EmulatedLink
 from workers.starting_again import tried_again
 
 LOOK_FOR_STUCK_S = 0.5
+LOOKING_SHARE = 0.02
+"""The most of a thread's time that goes into looking at the files of the repository."""
+
 LAST_WORDS_S = 2.0
 
 
@@ -78,6 +81,7 @@ class WorkerProcess:
         self._start("serve", self._link.serve_forever)
         self._start("prepare", self._prepare_when_due)
         self._start("watch", self._watch)
+        self._start("repository", self._watch_repository)
         self._start("stuck", self._end_when_stuck)
 
     def describe(self) -> dict[str, Any]:
@@ -147,14 +151,12 @@ class WorkerProcess:
         self._link.say("progress", {"t": "progress", "done": 1, "total": 1, "text": "ready"})
 
     def _watch(self) -> None:
-        """Sends telemetry, and queues a preparation if the device or the repository has changed."""
+        """Sends telemetry, and queues a preparation if the device has changed."""
         told = len(self._host.problems)
         while True:
             time.sleep(LOOK_EVERY_S)
             if self._host.has_changed():
                 self._queue(self._prepare)
-            if self._host.has_changes():
-                self._queue(self._prepare_changes)
             if self._prepared.is_set():
                 self._host.give_back()
             if len(self._host.problems) != told:  # such as a model that could not be reloaded
@@ -162,6 +164,16 @@ class WorkerProcess:
                 with self._link.between_runs():  # nor amid the replacement of a model
                     self._say_catalog()
             self._say_telemetry()
+
+    def _watch_repository(self) -> None:
+        """Queues a preparation if the repository has changed; a share may hang for long."""
+        took_s = 0.0
+        while True:
+            time.sleep(max(LOOK_EVERY_S, took_s / LOOKING_SHARE))
+            began_s = time.monotonic()
+            if self._host.has_changes():
+                self._queue(self._prepare_changes)
+            took_s = time.monotonic() - began_s
 
     def _end_when_stuck(self) -> None:
         """Ends the process once a batch is stuck, because a hung library blocks all others."""
