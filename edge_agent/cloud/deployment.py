@@ -18,6 +18,7 @@ import psutil
 import ray
 from ray import serve
 from ray.exceptions import RayActorError
+from ray.util import get_node_ip_address
 
 from edge_agent.cloud.application import application
 from edge_agent.cloud.config import ApplicationConfig
@@ -327,9 +328,10 @@ def _check_reachable(address: str) -> None:
         AgentError: Nothing does.
     """
     host, _, port = address.rpartition(":")
-    # Ray replaces loopback addresses by the machine's own.
-    if "/" in host or not port.isdecimal() or host == "localhost" or host.startswith("127."):
+    if "/" in host or not port.isdecimal():
         return
+    if host in ("localhost", "127.0.0.1", "[::1]"):
+        host = get_node_ip_address()  # as Ray does
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
     except OSError as error:

@@ -57,9 +57,10 @@ def test_status_says_once_which_models_no_replica_serves() -> None:
     assert table.getvalue().count("torn: no ONNX model") == 1
 
 
-def test_a_cluster_that_is_gone_is_told_at_once() -> None:
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost"])
+def test_a_cluster_that_is_gone_is_told_at_once(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"0.0.0.0:{closed.getsockname()[1]}"
+        address = f"{host}:{closed.getsockname()[1]}"
     record = Record("w", "http://h:1", address, False, None, 0.0, True)
     refused = pytest.raises(AgentError, match=f"^no Ray cluster at {address}: Connection refused$")
     with refused, connected(record):
