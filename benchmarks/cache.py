@@ -18,10 +18,9 @@ import argparse
 import asyncio
 import multiprocessing
 import socket
-import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
@@ -32,7 +31,7 @@ import uvloop
 
 from benchmarks.figures import print_contenders, write_figures
 from benchmarks.noop import make_models
-from benchmarks.overhead import throughput
+from benchmarks.overhead import PIPELINED, REPEATS, p50_ms, throughput
 from benchmarks.redis_server import RedisServer, redis_binary
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client
@@ -41,25 +40,11 @@ from scheduler.wire import encode, pack_tensors
 SMALL = [np.full(16, number, np.float32) for number in range(3_000)]
 LARGE = [np.full(150_000, number, np.float32) for number in range(20)]
 FEW = 3
-WARM_UP = 300
-REPEATS = 3_000
-PIPELINED = 30_000
 MEMORY_MB = 1
 """Room for about 1000 small answers or one large one, so that cycling through all never hits."""
 
 PATIENCE_MS = 1000.0
 """Redis's timeout, so long that a pause of a busy machine does not count as an outage."""
-
-
-def p50_ms(call: Callable[[Any], Any], inputs: list[Any], repeats: int) -> float:
-    """The median latency with one request at a time, in milliseconds."""
-    seconds = []
-    for number, x in zip(range(WARM_UP + repeats), cycle(inputs), strict=False):
-        start = time.perf_counter()
-        call(x)
-        if number >= WARM_UP:
-            seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds) * 1000
 
 
 def figures(url: str, small: list[Any], large: list[Any], target: str) -> Any:
@@ -71,10 +56,10 @@ def figures(url: str, small: list[Any], large: list[Any], target: str) -> Any:
             if result.target != target:
                 raise RuntimeError(f"an answer came from {result.target}, not {target}")
 
-        inputs = cycle(small)
+        smalls, larges, inputs = cycle(small), cycle(large), cycle(small)
         return {
-            "small_p50_ms": p50_ms(lambda x: call("noop", x), small, REPEATS),
-            "large_p50_ms": p50_ms(lambda x: call("echo", x), large, REPEATS // 5),
+            "small_p50_ms": p50_ms(lambda: call("noop", next(smalls))),
+            "large_p50_ms": p50_ms(lambda: call("echo", next(larges)), REPEATS // 5),
             "throughput_per_s": throughput(
                 lambda: client.submit("noop", {"x": next(inputs)}, deadline_ms=5_000),
                 lambda future: future.result(),
@@ -131,12 +116,10 @@ def measure_echo(folder: Path) -> Any:
                     with suppress(BlockingIOError):
                         missing -= len(peer.recv(1 << 20))
 
+            small, large = frame_of(SMALL[0]), frame_of(LARGE[0])
             return {
-                f"{name}_p50_ms": p50_ms(call, [frame_of(x)], repeats)
-                for name, x, repeats in (
-                    ("small", SMALL[0], REPEATS),
-                    ("large", LARGE[0], REPEATS // 5),
-                )
+                "small_p50_ms": p50_ms(lambda: call(small)),
+                "large_p50_ms": p50_ms(lambda: call(large), REPEATS // 5),
             }
     finally:
         process.terminate()

@@ -25,7 +25,6 @@ from typing import Any
 import yaml
 
 from benchmarks.doors import (
-    SMALL,
     BareHttp,
     binary_body,
     measure_program,
@@ -35,6 +34,7 @@ from benchmarks.doors import (
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.other_servers import RAY_SERVE
+from benchmarks.overhead import SMALL
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 
@@ -70,8 +70,7 @@ def spawned_cloud(folder: Path, models: Path, **settings: Any) -> Iterator[tuple
 def measure_edge(folder: Path) -> dict[str, float]:
     """The figures of a box's HTTP door."""
     port = free_port()
-    listen = {"native": f"unix://{folder}/bench.sock", "http": f"127.0.0.1:{port}"}
-    with spawned_agent(folder, folder / "models", listen=listen):
+    with spawned_agent(folder, folder / "models", listen={"http": f"127.0.0.1:{port}"}):
         found: dict[str, float] = over_http(port, PATH, binary_body)
         return found
 

@@ -28,20 +28,19 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.ports import free_port
-from benchmarks.spawned_agent import prefer_all
+from benchmarks.spawned_agent import MODELS, prefer_all
 
 READY_S = 90.0
 END_S = 20.0
 ROOT = Path(__file__).parents[1]
 PROGRAMS = Path(__file__).parent / "other_clouds"
-DIGITS = Path(str(resources.files("configs"))) / "models/digits/small.onnx"
+DIGITS = MODELS / "digits/small.onnx"
 
 Models = Sequence[Mapping[str, Any]]
 """Each has its `name` and either the `path` of an ONNX file or the `latency` of a model that only

@@ -20,7 +20,6 @@ import json
 import os
 import selectors
 import socket
-import statistics
 import sys
 import tempfile
 import threading
@@ -29,21 +28,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
 from benchmarks.other_servers import LITSERVE, MOSEC, RAY_SERVE, program
+from benchmarks.overhead import IN_FLIGHT, LARGE, SMALL, p50_ms
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 
-SMALL = np.zeros(16, np.float32)
-LARGE = np.zeros(150_000, np.float32)
-WARM_UP, REPEATS = 200, 2_000
-IN_FLIGHT, SECONDS = 64, 4.0
+SECONDS = 4.0
 READY_S = 60
-
-Ask = Callable[[], object]
 
 
 class BareHttp:
@@ -90,18 +83,6 @@ class BareHttp:
     def close(self) -> None:
         """Close the connection."""
         self.socket.close()
-
-
-def p50_ms(ask: Ask) -> float:
-    """The median latency with one request at a time, in milliseconds."""
-    for _ in range(WARM_UP):
-        ask()
-    seconds = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        ask()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds) * 1e3
 
 
 def throughput(connect: Callable[[], BareHttp]) -> float:
@@ -243,12 +224,11 @@ def measure_laxity(folder: Path) -> Any:
     make_models(folder / "models")
     http_port, grpc_port = free_port(), free_port()
     listen = {"http": f"127.0.0.1:{http_port}", "grpc": f"127.0.0.1:{grpc_port}"}
-    native = f"unix://{folder}/bench.sock"
     path = "/v2/models/noop/infer"
     with spawned_agent(
         folder,
         folder / "models",
-        listen={"native": native, **listen},
+        listen=listen,
         doors={"shared_memory": True, "default_deadline_ms": 600_000},
     ) as url:
         with Client(url) as client:

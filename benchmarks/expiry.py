@@ -31,9 +31,10 @@ import grpc
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
-from benchmarks.doors import SMALL, binary_body
+from benchmarks.doors import binary_body
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
+from benchmarks.overhead import SMALL
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client, LaxityError
@@ -161,11 +162,7 @@ def main() -> None:
         folder = Path(name)
         make_models(folder / "models")
         web, rpc = free_port(), free_port()
-        listen = {
-            "native": f"unix://{folder}/bench.sock",
-            "http": f"127.0.0.1:{web}",
-            "grpc": f"127.0.0.1:{rpc}",
-        }
+        listen = {"http": f"127.0.0.1:{web}", "grpc": f"127.0.0.1:{rpc}"}
         with spawned_agent(folder, folder / "models", listen=listen) as url:
             with Client(url) as client:
                 (target,) = client.status()["targets"]

@@ -70,7 +70,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         folder = Path(name)
         for model, (values, base, per_item) in MODELS.items():
             make_busy(folder / "models", model, values, base, per_item, MAX_BATCH)
-        settings = {
+        settings: dict[str, Any] = {
             "devices": devices,
             "policy": {"name": arguments.policy},
             "profile": {"max_batch": MAX_BATCH, "seconds": 4.0},

@@ -26,10 +26,11 @@ from typing import Any
 
 import psutil
 
-from benchmarks.doors import SMALL, BareHttp, binary_body
+from benchmarks.doors import BareHttp, binary_body
 from benchmarks.figures import write_figures
 from benchmarks.half_calls import HalfCalls
 from benchmarks.noop import make_models
+from benchmarks.overhead import SMALL
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler.tenants import hash_of, new_token
@@ -265,13 +266,12 @@ def measure(folder: Path, deadline_ms: float, core: int | None) -> dict[str, Any
     make_models(folder / "models")
     write_tenants(folder / "tenants.yaml")
     web, rpc = free_port(), free_port()
-    listen = {"http": f"127.0.0.1:{web}", "grpc": f"127.0.0.1:{rpc}"}
     found: dict[str, Any] = {}
     os.environ["LAXITY_TOKEN"] = GOOD
     with spawned_agent(
         folder,
         folder / "models",
-        listen={"native": f"unix://{folder}/bench.sock", **listen},
+        listen={"http": f"127.0.0.1:{web}", "grpc": f"127.0.0.1:{rpc}"},
         doors={"request_s": REQUEST_S},
         tenants_file=str(folder / "tenants.yaml"),
     ):

@@ -37,8 +37,7 @@ def measure(seconds: float) -> dict[str, dict[str, float]]:
     """Measure memory and CPU time by process."""
     with tempfile.TemporaryDirectory() as folder:
         listen = {"http": f"127.0.0.1:{free_port()}", "grpc": f"127.0.0.1:{free_port()}"}
-        native = f"unix://{folder}/bench.sock"
-        with spawned_agent(Path(folder), MODELS, listen={"native": native, **listen}):
+        with spawned_agent(Path(folder), MODELS, listen=listen):
             time.sleep(SETTLE_S)
             (agent,) = psutil.Process().children()
             box = [agent, *agent.children(recursive=True)]

@@ -42,16 +42,25 @@ Call = Callable[[str, np.ndarray[Any, Any]], Any]
 """Asks a model for one input and waits for the answer."""
 
 
-def p50_ms(call: Call, model: str, x: np.ndarray[Any, Any]) -> float:
+def p50_ms(ask: Callable[[], object], repeats: int = REPEATS) -> float:
     """The median latency with one request at a time, in milliseconds."""
     for _ in range(WARM_UP):
-        call(model, x)
+        ask()
     seconds = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter()
-        call(model, x)
+        ask()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds) * 1000
+
+
+def latencies(call: Call) -> dict[str, float]:
+    """The median latencies of one contender."""
+    return {
+        "small_p50_ms": p50_ms(lambda: call("noop", SMALL)),
+        "large_p50_ms": p50_ms(lambda: call("noop", LARGE)),
+        "large_echo_p50_ms": p50_ms(lambda: call("echo", LARGE)),
+    }
 
 
 def throughput(submit: Callable[[], Any], result: Callable[[Any], Any], count: int) -> float:
@@ -69,12 +78,7 @@ def throughput(submit: Callable[[], Any], result: Callable[[Any], Any], count: i
 
 def figures(call: Call, submit: Callable[[], Any], result: Callable[[Any], Any], count: int) -> Any:
     """All figures of one contender."""
-    return {
-        "small_p50_ms": p50_ms(call, "noop", SMALL),
-        "large_p50_ms": p50_ms(call, "noop", LARGE),
-        "large_echo_p50_ms": p50_ms(call, "echo", LARGE),
-        "throughput_per_s": throughput(submit, result, count),
-    }
+    return {**latencies(call), "throughput_per_s": throughput(submit, result, count)}
 
 
 def measure_laxity(folder: Path) -> Any:
@@ -124,11 +128,7 @@ def measure_bare(folder: Path) -> Any:
     def call(model: str, x: np.ndarray[Any, Any]) -> Any:
         return sessions[model].run(None, {"x": x[None]})
 
-    return {
-        "small_p50_ms": p50_ms(call, "noop", SMALL),
-        "large_p50_ms": p50_ms(call, "noop", LARGE),
-        "large_echo_p50_ms": p50_ms(call, "echo", LARGE),
-    }
+    return latencies(call)
 
 
 def ratios(laxity: Any, other: Any) -> Any:

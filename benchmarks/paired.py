@@ -26,7 +26,6 @@ class Difference:
 
     Attributes:
         first_ns: The median time of the first call.
-        second_ns: The median time of the second call.
         added_ns: The median, over the blocks, of how much longer the second took.
         low_ns: The lower end of that median's 95 % confidence interval.
         high_ns: Its upper end.
@@ -34,7 +33,6 @@ class Difference:
     """
 
     first_ns: float
-    second_ns: float
     added_ns: float
     low_ns: float
     high_ns: float
@@ -64,13 +62,11 @@ def compare(
         first()
         second()
     ones: list[int] = []
-    others: list[int] = []
     differences: list[float] = []
     began = time.perf_counter()
     while len(differences) < MOST_BLOCKS:
         block = [_time(call, clock_ns) for call in (first, second, second, first)]
         ones += block[0::3]
-        others += block[1:3]
         differences.append((block[1] + block[2] - block[0] - block[3]) / 2)
         if len(differences) >= LEAST_BLOCKS:
             low, high = median_interval(differences)
@@ -79,9 +75,7 @@ def compare(
             if known or time.perf_counter() - began > CAP_S:
                 break
     low, high = median_interval(differences)
-    return Difference(
-        median(ones), median(others), median(differences), low, high, len(differences)
-    )
+    return Difference(median(ones), median(differences), low, high, len(differences))
 
 
 def median_interval(samples: list[float]) -> tuple[float, float]:

@@ -244,15 +244,12 @@ def main() -> int:
         "image_bytes": images["faces"].nbytes,
         "off": list(compared(given.models, images)),
     }
-    port = free_port()
+    door = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_models(folder / "models", given.models)
-        listen = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
-        with spawned_agent(folder, folder / "models", listen=listen):
-            work = over_links(
-                folder, folder / "models", f"127.0.0.1:{port}", images["faces"], given.seconds
-            )
+        with spawned_agent(folder, folder / "models", listen={"grpc": door}):
+            work = over_links(folder, folder / "models", door, images["faces"], given.seconds)
             figures["mbps"] = asyncio.run(work)
     write_figures(figures, given.json)
     return 0

@@ -24,7 +24,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,7 +35,7 @@ from numpy.typing import NDArray
 
 from benchmarks.figures import write_figures
 from benchmarks.ports import free_port
-from benchmarks.spawned_agent import spawned_agent
+from benchmarks.spawned_agent import MODELS, spawned_agent
 from scheduler import Client, LaxityError
 
 SAMPLE_S = 5.0
@@ -197,29 +196,29 @@ def soak(minutes: float) -> dict[str, dict[str, dict[str, float]]]:
         "durable": {"keep_results_s": 30},
         "journal": {"max_mb": 16},
     }
-    models = Path(str(resources.files("configs"))) / "models"
-    with tempfile.TemporaryDirectory() as folder:
-        listen["native"] = f"unix://{folder}/bench.sock"
-        with spawned_agent(Path(folder), models, listen=listen, **settings) as native:
-            box = Box(native, http_port, grpc_port)
-            end_s = time.monotonic() + 60 * minutes
-            threads = [
-                threading.Thread(target=call, args=(box, caller, per_s, end_s, counts))
-                for caller, per_s in CALLERS.items()
-            ]
-            for thread in threads:
-                thread.start()
-            for number in itertools.count(1):
-                time.sleep(SAMPLE_S)
-                if time.monotonic() > end_s:
-                    break
-                for name, amounts in held():
-                    for what, amount in amounts.items():
-                        seen[name][what].append(amount)
-                if number % 12 == 0:
-                    print(f"{number * SAMPLE_S / 60:.0f} of {minutes:g} min", file=sys.stderr)
-            for thread in threads:
-                thread.join()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        spawned_agent(Path(folder), MODELS, listen=listen, **settings) as native,
+    ):
+        box = Box(native, http_port, grpc_port)
+        end_s = time.monotonic() + 60 * minutes
+        threads = [
+            threading.Thread(target=call, args=(box, caller, per_s, end_s, counts))
+            for caller, per_s in CALLERS.items()
+        ]
+        for thread in threads:
+            thread.start()
+        for number in itertools.count(1):
+            time.sleep(SAMPLE_S)
+            if time.monotonic() > end_s:
+                break
+            for name, amounts in held():
+                for what, amount in amounts.items():
+                    seen[name][what].append(amount)
+            if number % 12 == 0:
+                print(f"{number * SAMPLE_S / 60:.0f} of {minutes:g} min", file=sys.stderr)
+        for thread in threads:
+            thread.join()
     for ended, count in sorted(counts.items()):
         print(f"{count:>9,} {ended}", file=sys.stderr)
     return {

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,28 @@ MODELS = Path(configs.__file__).parent / "models"
 
 
 @contextlib.contextmanager
-def spawned_agent(folder: Path, models: Path, niceness: int = 0, **settings: Any) -> Iterator[str]:
+def spawned_agent(
+    folder: Path,
+    models: Path,
+    niceness: int = 0,
+    listen: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Iterator[str]:
     """Start `edge_agent`, wait until every target is ready, and end it after the block.
 
     Args:
         folder: The folder for its configuration, socket, state and log.
         models: The model repository.
         niceness: The niceness of its processes; below 0 gives them priority and needs a superuser.
+        listen: Its doors besides the native one.
         settings: More keys of the configuration.
 
     Yields:
         The URL of its native door.
     """
     url = f"unix://{folder}/bench.sock"
-    config = {"listen": {"native": url}, "models": str(models), "state_dir": str(folder / "state")}
+    doors = {"native": url, **(listen or {})}
+    config = {"listen": doors, "models": str(models), "state_dir": str(folder / "state")}
     file = folder / "bench.yaml"
     file.write_text(yaml.safe_dump({**config, **settings}))
     with (folder / "agent.log").open("w") as output:

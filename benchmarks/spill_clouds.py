@@ -25,10 +25,9 @@ def emulated(latency: dict[str, float]) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def laxity(folder: Path, models: Path, niceness: int) -> Iterator[str]:
     """Another agent; yields the URL of its gRPC door."""
-    port = free_port()
-    doors = {"grpc": f"127.0.0.1:{port}", "native": f"unix://{folder}/bench.sock"}
-    with spawned_agent(folder, models, niceness, listen=doors, devices=emulated(FAST)):
-        yield f"grpc://127.0.0.1:{port}"
+    door = f"127.0.0.1:{free_port()}"
+    with spawned_agent(folder, models, niceness, {"grpc": door}, devices=emulated(FAST)):
+        yield f"grpc://{door}"
 
 
 @contextlib.contextmanager
