@@ -23,8 +23,8 @@ from typing import Any
 import structlog
 import uvloop
 
+from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
-from scheduler.core.scheduler import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds

@@ -30,7 +30,8 @@ from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import link_paths, worker_arguments
-from scheduler.config.box import Config, DeviceConfig
+from scheduler.config.box import Config
+from scheduler.config.devices import DeviceConfig
 from scheduler.daemon.actor import LISTENING, SchedulerActor
 from scheduler.files import replace_file
 from workers.actor import DeviceWorker

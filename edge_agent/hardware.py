@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
 from edge_agent.processors import Cpu, memory_bytes, probe_cpu
-from scheduler.config.box import DeviceConfig
+from scheduler.config.devices import DeviceConfig
 from workers.runtimes import RUNTIMES
 
 CudaRuntime = Literal["onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt"]

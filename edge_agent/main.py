@@ -31,8 +31,9 @@ from edge_agent.terminal import (
 )
 from scheduler.address import AddressError
 from scheduler.cli.help import COMMAND, examples
-from scheduler.config.box import Config, ConfigError, load_config
+from scheduler.config.box import Config, load_config
 from scheduler.config.neighbours import peer_address
+from scheduler.config.problems import ConfigError
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent

@@ -14,7 +14,8 @@ from pathlib import Path
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
 from edge_agent.worker_arguments import WorkerArguments, worker_arguments
-from scheduler.config.box import Config, DeviceConfig
+from scheduler.config.box import Config
+from scheduler.config.devices import DeviceConfig
 from workers.crash_guard import ATTEMPTS, forgive
 from workers.device_host import DeviceHost, Measured
 from workers.repository import RepositoryError

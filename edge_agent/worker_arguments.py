@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from scheduler.config.box import Config, DeviceConfig
+from scheduler.config.box import Config
+from scheduler.config.devices import DeviceConfig
 from workers.profiling import Effort, batch_ladder
 from workers.runtimes.base import DeviceSpec, Limits
 

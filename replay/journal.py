@@ -16,10 +16,8 @@ from typing import Any
 
 from policies import make_policy
 from replay.journal_files import (
-    JournalError,
     JournalFile,
     Note,
-    journal_files,
     journal_runs,
     steps_of,
     warn,
@@ -41,17 +39,6 @@ from scheduler.core.scheduler import Scheduler
 from scheduler.core.target_specs import TargetSpec
 from scheduler.core.targets import TargetState
 from scheduler.journal_format import Entry, Gap, JournalledPolicy, fingerprint
-
-__all__ = [
-    "JournalError",
-    "JournalFile",
-    "RunVerdict",
-    "arrivals",
-    "journal_files",
-    "read_journal",
-    "targets",
-    "verify",
-]
 
 MakePolicy = Callable[..., Policy]
 """Makes a policy from its name and its options as keywords."""

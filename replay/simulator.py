@@ -21,10 +21,11 @@ from scheduler.core.events import (
     TargetUp,
     Woken,
 )
+from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Policy
 from scheduler.core.requests import DEFAULT_PRIORITY, Request, RequestClass
-from scheduler.core.scheduler import Limits, Scheduler
+from scheduler.core.scheduler import Scheduler
 from scheduler.core.target_specs import TargetSpec
 from scheduler.core.values import value
 

@@ -36,16 +36,6 @@ from workers.runtimes.base import ModelLoadError
 from workers.runtimes.readers import read_tensors
 from workers.signatures import Reading, difference, interpret
 
-__all__ = [
-    "DEFAULT_MAX_BATCH",
-    "Model",
-    "Problem",
-    "Repository",
-    "RepositoryError",
-    "Variant",
-    "load_repository",
-]
-
 DEFAULT_MAX_BATCH = 32
 """The most items in a batch of a model whose `model.yaml` sets no `max_batch`."""
 

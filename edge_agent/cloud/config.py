@@ -10,17 +10,17 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from scheduler.address import Address
 from scheduler.config.box import (
     Config,
-    DeviceConfig,
-    DoorsConfig,
     DurableConfig,
     JournalConfig,
     LimitsConfig,
-    ListenConfig,
     LogConfig,
     ProfileConfig,
     SiteName,
     default_state_dir,
 )
+from scheduler.config.devices import DeviceConfig
+from scheduler.config.doors import DoorsConfig
+from scheduler.config.listen import ListenConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
 from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door

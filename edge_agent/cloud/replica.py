@@ -31,7 +31,7 @@ from edge_agent.state_lock import open_lock
 from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import link_paths, worker_arguments
 from scheduler.address import Address
-from scheduler.config.box import ConfigError
+from scheduler.config.problems import ConfigError
 from scheduler.daemon.actor import SchedulerActor
 from scheduler.daemon.logs import set_up_logging
 from scheduler.ingress.http.embedded import EmbeddedDoor

@@ -1,10 +1,11 @@
 """Workloads: when requests arrive and what they ask for, as seeded streams of any length."""
 
+from replay.simulator import Arrival
 from replay.workloads.amounts import Amount, Fixed, OneOf, Uniform
 from replay.workloads.clients import Clients, ClientStream
 from replay.workloads.describing import load_workload, parse_workload
 from replay.workloads.errors import WorkloadError
-from replay.workloads.mix import Arrival, Mix, MixEntry
+from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import (
     PROCESSES,
     Bursts,

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from replay.simulator import Arrival
 from replay.workloads.amounts import Amount, Fixed
-from replay.workloads.mix import Arrival, Mix
+from replay.workloads.mix import Mix
 
 TURN_NS = 100_000
 """The least time that a client takes from an answer to its next request, as a real client does.

@@ -18,8 +18,6 @@ from replay.workloads.amounts import Amount
 from replay.workloads.errors import WorkloadError
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 
-__all__ = ["Arrival", "BaseLatency", "Mix", "MixEntry"]
-
 BaseLatency = Mapping[str, int]
 """Per model, the latency in ns of one request alone; a `deadline_scale` multiplies it."""
 

@@ -12,9 +12,10 @@ from operator import attrgetter
 from pathlib import Path
 
 from replay.readers import open_trace
+from replay.simulator import Arrival
 from replay.workloads.clients import Clients, ClientStream
 from replay.workloads.errors import WorkloadError
-from replay.workloads.mix import Arrival, Mix, place_of
+from replay.workloads.mix import Mix, place_of
 from replay.workloads.processes import Process
 
 

@@ -12,8 +12,9 @@ import typer
 from scheduler.address import spoken
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.tables import policy_text
-from scheduler.config.box import Config, DeviceConfig, config_schema, load_config
+from scheduler.config.box import Config, config_schema, load_config
 from scheduler.config.cache import without_secrets
+from scheduler.config.devices import DeviceConfig
 from scheduler.config.types import Section, as_door
 
 if TYPE_CHECKING:

@@ -17,7 +17,9 @@ from scheduler.cli.box import AsJson, print_json
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.inputs import InputProblem
 from scheduler.cli.tables import figure, plain_table
-from scheduler.config.box import Config, ConfigError, DeviceConfig, load_config
+from scheduler.config.box import Config, load_config
+from scheduler.config.devices import DeviceConfig
+from scheduler.config.problems import ConfigError
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:

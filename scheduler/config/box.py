@@ -10,13 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from scheduler.address import (
-    Address,
-    AddressError,
-    default_socket,
-    default_url,
-    parse_address,
-)
 from scheduler.config.cache import CacheConfig
 from scheduler.config.cloud import CloudConfig
 from scheduler.config.devices import DeviceConfig, Devices
@@ -25,36 +18,8 @@ from scheduler.config.energy import EnergyConfig
 from scheduler.config.listen import ListenConfig
 from scheduler.config.neighbours import NeighboursConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
-from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml_file
+from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, Seconds, Section, written_as
-
-__all__ = [
-    "Address",
-    "AddressError",
-    "CacheConfig",
-    "CloudConfig",
-    "Config",
-    "ConfigError",
-    "DeviceConfig",
-    "DoorsConfig",
-    "DurableConfig",
-    "EnergyConfig",
-    "JournalConfig",
-    "LimitsConfig",
-    "ListenConfig",
-    "LogConfig",
-    "NeighboursConfig",
-    "PolicyConfig",
-    "Problem",
-    "ProfileConfig",
-    "TlsConfig",
-    "config_schema",
-    "default_socket",
-    "default_state_dir",
-    "default_url",
-    "load_config",
-    "parse_address",
-]
 
 
 def default_state_dir() -> Path:

@@ -21,9 +21,11 @@ import uvloop
 
 from policies import DEFAULT
 from scheduler.address import Address, no_listening
-from scheduler.config.box import Config, ConfigError, PolicyConfig
+from scheduler.config.box import Config
+from scheduler.config.policy import PolicyConfig
+from scheduler.config.problems import ConfigError
+from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
-from scheduler.core.scheduler import Limits
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from scheduler.config.box import PolicyConfig
+from scheduler.config.policy import PolicyConfig
 from scheduler.files import replace_file
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scheduler.config.box import Config, parse_address
-from scheduler.core.scheduler import Limits
+from scheduler.address import parse_address
+from scheduler.config.box import Config
+from scheduler.core.limits import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions

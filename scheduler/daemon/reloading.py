@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from scheduler.config.box import Config, ConfigError, Problem, load_config
+from scheduler.config.box import Config, load_config
+from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.policy import Policy
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back

@@ -26,7 +26,8 @@ from typing import Any, Literal, Protocol
 import structlog
 import uvloop
 
-from scheduler.config.box import Config, ConfigError
+from scheduler.config.box import Config
+from scheduler.config.problems import ConfigError
 from scheduler.daemon.lasting import start_task
 from scheduler.daemon.logs import set_up_logging
 from scheduler.errors import Unavailable

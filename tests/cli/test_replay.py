@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from replay.journal import journal_files
+from replay.journal_files import journal_files
 from replay.live.processes import LiveError
 from replay.results import RunResult, read_results
 from scheduler import Unavailable

@@ -14,19 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scheduler import address
-from scheduler.config.box import (
-    Address,
-    AddressError,
-    CacheConfig,
-    Config,
-    ConfigError,
-    config_schema,
-    default_socket,
-    default_state_dir,
-    default_url,
-    load_config,
-    parse_address,
-)
+from scheduler.address import Address, AddressError, default_socket, default_url, parse_address
+from scheduler.config.box import Config, config_schema, default_state_dir, load_config
+from scheduler.config.cache import CacheConfig
+from scheduler.config.problems import ConfigError
 from scheduler.policy_loading import check_policy
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.config.box import CloudConfig, Config, ConfigError, load_config
+from scheduler.config.box import Config, load_config
+from scheduler.config.cloud import CloudConfig
+from scheduler.config.problems import ConfigError
 
 
 def cloud(tmp_path: Path, text: str) -> CloudConfig:

@@ -11,6 +11,7 @@ import pytest
 from policies import POLICIES
 from policies.edf import Edf
 from scheduler.core.commands import CancelRun, Dispatch, WakeAt
+from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -25,7 +26,7 @@ from scheduler.core.latency import LatencyCurve
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Hedge, Place, View, Wake
 from scheduler.core.requests import RequestClass
-from scheduler.core.scheduler import PolicyFailed, Scheduler
+from scheduler.core.scheduler import Scheduler
 from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from replay.laws import Watch
 from scheduler.core.commands import CancelRun, Dispatch, Finish
+from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -19,7 +20,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Hedge, Place, View
-from scheduler.core.scheduler import PolicyFailed, Scheduler
+from scheduler.core.scheduler import Scheduler
 from tests.core.world import MS, of, offer, outcomes, request, submit, target
 
 ONE, TWO = request(1, 50), request(2, 60)

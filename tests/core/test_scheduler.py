@@ -7,6 +7,7 @@ import pytest
 from policies import POLICIES
 from replay.laws import Watch
 from scheduler.core.commands import CancelRun, Dispatch, Finish, WakeAt
+from scheduler.core.errors import InvariantError
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -22,7 +23,7 @@ from scheduler.core.events import (
 from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
-from scheduler.core.scheduler import InvariantError, Scheduler
+from scheduler.core.scheduler import Scheduler
 from tests.core.world import MS, PROMPT, of, offer, outcomes, request, submit, target
 
 # -- how requests end

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import policies
-from replay.journal import JournalFile, arrivals, journal_files, targets, verify
+from replay.journal import arrivals, targets, verify
+from replay.journal_files import JournalFile, journal_files
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.events import (
     BatchDone,

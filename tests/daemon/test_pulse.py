@@ -16,7 +16,7 @@ import structlog
 
 from policies import DEFAULT
 from policies.hedge import Hedged
-from scheduler.config.box import PolicyConfig
+from scheduler.config.policy import PolicyConfig
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy

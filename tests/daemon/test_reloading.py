@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from policies.edf import Edf
-from scheduler.config.box import Config, ConfigError, PolicyConfig, load_config
+from scheduler.config.box import Config, load_config
+from scheduler.config.policy import PolicyConfig
+from scheduler.config.problems import ConfigError
 from scheduler.daemon import reloading
 from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
 

@@ -15,7 +15,9 @@ import pytest
 import trustme
 
 from scheduler.cli.main import main
-from scheduler.config.box import CacheConfig, Config, PolicyConfig
+from scheduler.config.box import Config
+from scheduler.config.cache import CacheConfig
+from scheduler.config.policy import PolicyConfig
 from scheduler.doctor.checks import (
     check_cache,
     check_files,

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from policies import make_policy
-from replay.journal import arrivals, journal_files, read_journal, targets, verify
+from replay.journal import arrivals, read_journal, targets, verify
+from replay.journal_files import journal_files
 from replay.live.endings import LiveEnding
 from replay.live.replay import play_live
 from replay.simulator import Arrival, Simulator

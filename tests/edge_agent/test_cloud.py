@@ -29,7 +29,8 @@ from edge_agent.cloud.replica import with_threads
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
 from scheduler.cli.cloud import view
-from scheduler.config.box import ConfigError, load_config
+from scheduler.config.box import load_config
+from scheduler.config.problems import ConfigError
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "deploy/rayservice.yaml"

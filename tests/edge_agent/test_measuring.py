@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from edge_agent.measuring import measure
-from scheduler.config.box import Config, DeviceConfig
+from scheduler.config.box import Config
+from scheduler.config.devices import DeviceConfig
 from tests.workers.onnx_models import save, slow
 from workers.crash_guard import ATTEMPTS
 

@@ -21,11 +21,12 @@ from policies.spill import Spill
 from replay.laws import MakePolicy, Watch
 from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
+from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Place
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
-from scheduler.core.scheduler import PolicyFailed, Scheduler
+from scheduler.core.scheduler import Scheduler
 from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, M, of, offer, outcomes, request, submit, target
 

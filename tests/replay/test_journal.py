@@ -16,16 +16,8 @@ from hypothesis import strategies as st
 
 from policies import POLICIES, make_policy
 from replay.fleet.sources import load_fleet
-from replay.journal import (
-    JournalError,
-    JournalFile,
-    arrivals,
-    journal_files,
-    read_journal,
-    read_on_one_clock,
-    targets,
-    verify,
-)
+from replay.journal import arrivals, read_journal, read_on_one_clock, targets, verify
+from replay.journal_files import JournalError, JournalFile, journal_files
 from replay.readers import TraceError
 from replay.simulator import Arrival, Simulator
 from replay.sources import JournalSource

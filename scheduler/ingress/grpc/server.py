@@ -14,7 +14,8 @@ from grpc_reflection.v1alpha import reflection
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
-from scheduler.config.box import Config, TlsConfig
+from scheduler.config.box import Config
+from scheduler.config.doors import TlsConfig
 from scheduler.daemon.lasting import start_task
 from scheduler.ingress.certificates import HANDSHAKE_S
 from scheduler.ingress.grpc.callers import Callers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.config.box import CloudConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import Signature, TensorSpec
