@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,9 +23,6 @@ Url = Annotated[
         help="The box: unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT. Default: this machine's.",
         show_default=False,
     ),
-]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON instead of tables, also for errors.")
 ]
 
 SHOWN_VALUES = 5
@@ -62,8 +58,3 @@ def screen(console: Console, *, whole: bool = False) -> Iterator[Callable[[Rende
 def is_restarted(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether the scheduler was started again between two of its statuses, and counts from 0."""
     return before.get("pid") != now.get("pid") or now["uptime_s"] < before["uptime_s"]
-
-
-def print_json(value: Any) -> None:
-    """Prints a value for programs."""
-    print(json.dumps(value, indent=2))

@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from scheduler.cli.help import COMMAND, COMMANDS, examples
+from scheduler.cli.streams import AsJson
 from scheduler.cli.tables import plain_table
 from scheduler.errors import LaxityError
 
@@ -34,7 +35,6 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 ConfigFile = Annotated[
     Path, typer.Option("--config", help="The application's YAML file, such as configs/cloud.yaml.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(

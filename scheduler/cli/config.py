@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from scheduler.address import spoken
 from scheduler.cli.help import COMMAND, COMMANDS, examples
+from scheduler.cli.streams import print_json
 from scheduler.cli.tables import policy_text
 from scheduler.config.box import Config, config_schema, load_config
 from scheduler.config.cache import without_secrets
@@ -47,7 +47,7 @@ def check(
     else:
         config, summary, whose = *_checked_box(file), ""
     if as_json:
-        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        print_json(config.model_dump(mode="json"))
         return
     print(f"{file} is good{whose}:")
     for key, value in summary.items():
@@ -162,4 +162,4 @@ def schema(
     as_json: Annotated[bool, typer.Option("--json", help="The output is always JSON.")] = False,
 ) -> None:
     """Print the JSON schema of the configuration file, with every key's meaning."""
-    print(json.dumps(config_schema(), indent=2))
+    print_json(config_schema())

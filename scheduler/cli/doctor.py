@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
 from scheduler.doctor.checks import examine
@@ -38,16 +37,16 @@ def doctor(
         Path | None,
         typer.Option("--config", metavar="FILE", help="The box's configuration."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look for problems in a box's environment; exit status 1 if there is an error."""
     try:
         settings = load_config(config)
     except ConfigError as error:
-        raise InputProblem(str(error)) from None
+        raise WrongUsage(str(error)) from None
     findings = list(examine(settings, config))
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_json([asdict(finding) for finding in findings])
     else:
         console = Console(highlight=False)
         console.print(_table(findings))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli.box import AsJson, Url, box, print_json
+from scheduler.cli.box import Url, box
 from scheduler.cli.help import COMMAND, examples, given
-from scheduler.cli.inputs import InputProblem
-from scheduler.cli.streams import say
+from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
 from scheduler.cli.tables import STYLES, figure, plain_table
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import LaxityError
@@ -77,14 +78,14 @@ def explain(
     give its run with --run. The newest events are in the journal after 0.2 s.
     """
     if outcome is not None and outcome not in OUTCOMES:
-        raise InputProblem(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
+        raise WrongUsage(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
     for name, option in given(ctx).items():
         if request is not None and name in ("outcome", "model", "count"):
-            raise InputProblem(f"{option} goes without an ID")
+            raise WrongUsage(f"{option} goes without an ID")
         if request is not None and not request.isdecimal() and name in ("journal", "run"):
-            raise InputProblem(f"{option} is for requests, and {request!r} is a durable task's id")
+            raise WrongUsage(f"{option} is for requests, and {request!r} is a durable task's id")
     if journal is not None and "url" in given(ctx):
-        raise InputProblem("--journal names what to read, so no box is asked: leave --url out")
+        raise WrongUsage("--journal names what to read, so no box is asked: leave --url out")
     if request is not None and not request.isdecimal():
         _explain_task(request, url, as_json)
         return
@@ -130,22 +131,25 @@ def _recent(
     path: Path, count: int, outcome: str | None, model: str | None, run: str | None
 ) -> list[Brief]:
     from replay.explaining import recent
-    from replay.journal_files import JournalError
 
-    with Console(stderr=True).status("reading the journal"):
-        try:
-            return recent(path, count, outcome, model, say, run)
-        except JournalError as error:
-            raise LaxityError(str(error)) from None
+    with _reading():
+        return recent(path, count, outcome, model, say, run)
 
 
 def _tale(path: Path, request: int, run: str | None) -> Tale:
     from replay.explaining import explain
+
+    with _reading():
+        return explain(path, request, run, say)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
     from replay.journal_files import JournalError
 
     with Console(stderr=True).status("reading the journal"):
         try:
-            return explain(path, request, run, say)
+            yield
         except JournalError as error:
             raise LaxityError(str(error)) from None
 

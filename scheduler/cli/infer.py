@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from scheduler.cli.box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
+from scheduler.cli.box import SHOWN_VALUES, Output, Top, Url, box
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.infer_view import Ended, report, save, show, why
-from scheduler.cli.inputs import InputProblem, Prepared, load_inputs
+from scheduler.cli.inputs import Prepared, load_inputs
 from scheduler.cli.models import model_called
 from scheduler.cli.places import check_places
-from scheduler.cli.streams import say
+from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
 from scheduler.client.call import MAX_DEADLINE_MS, MAX_TASK_MS, checked_deadline_ms
 from scheduler.client.sync_client import Client
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
@@ -119,9 +119,9 @@ def infer(
 ) -> None:
     """Send one request, and see the result and where its time went."""
     if durable and (idle := {"top", "output"} & given(ctx).keys()):
-        raise InputProblem(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
+        raise WrongUsage(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
     if durable and accept_late:
-        raise InputProblem("--accept-late goes without --durable: a task that is late has expired")
+        raise WrongUsage("--accept-late goes without --durable: a task that is late has expired")
     check_places(output)
     black_white = _read_levels(levels)
     if deadline_ms is None:
@@ -210,20 +210,20 @@ def _check_deadline(deadline_ms: float, durable: bool) -> None:
     """Checks, before anything is read or sent, that a request can have this deadline.
 
     Raises:
-        InputProblem: It can't; the message says what is accepted.
+        WrongUsage: It can't; the message says what is accepted.
     """
     try:
         most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
         checked_deadline_ms(deadline_ms, "--deadline-ms", most_ms)
     except InvalidInput as problem:
-        raise InputProblem(str(problem)) from None
+        raise WrongUsage(str(problem)) from None
 
 
 def _read_levels(text: str | None) -> tuple[float, float] | None:
     """Parses the values for black and white.
 
     Raises:
-        InputProblem: They are not two different finite numbers.
+        WrongUsage: They are not two different finite numbers.
     """
     if text is None:
         return None
@@ -232,7 +232,7 @@ def _read_levels(text: str | None) -> tuple[float, float] | None:
     except ValueError:
         black = white = 0.0
     if not isfinite(white - black) or black == white:
-        raise InputProblem(f"--levels is BLACK:WHITE, such as 0:1 or 255:0, not {text!r}")
+        raise WrongUsage(f"--levels is BLACK:WHITE, such as 0:1 or 255:0, not {text!r}")
     return black, white
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from scheduler.cli.inputs import InputProblem, Prepared
+from scheduler.cli.inputs import Prepared
+from scheduler.cli.streams import WrongUsage
 from scheduler.cli.tables import figure, outputs_view, top_values
 from scheduler.errors import DeadlineInfeasible, LaxityError
 from scheduler.files import write_output
@@ -198,11 +199,11 @@ def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
     """Writes outputs as .npz, under their names.
 
     Raises:
-        InputProblem: The file can't be written.
+        WrongUsage: The file can't be written.
     """
     packed = io.BytesIO()
     np.savez(packed, **dict(outputs))  # type: ignore[arg-type]
     try:
         write_output(path, packed.getvalue())
     except OSError as error:
-        raise InputProblem(f"{path} can't be written: {error.strerror}") from None
+        raise WrongUsage(f"{path} can't be written: {error.strerror}") from None

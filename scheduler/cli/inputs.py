@@ -32,10 +32,6 @@ Spec = Mapping[str, Any]
 """Name, dtype and item shape of an input, as `Client.models` returns them."""
 
 
-class InputProblem(WrongUsage):
-    """The command line can't be carried out, for example because an input can't be made."""
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An input, ready to be sent.
@@ -98,18 +94,18 @@ def load_inputs(
             0 and 255 for others.
 
     Raises:
-        InputProblem: A file can't be read or used, or an input has no source or two.
+        WrongUsage: A file can't be read or used, or an input has no source or two.
     """
     by_name = {str(spec["name"]): spec for spec in specs}
     prepared: dict[str, Prepared] = {}
     for text in texts:
         for name, found in _load(parse_source(text), by_name, levels).items():
             if name in prepared:
-                raise InputProblem(f"input {name!r} is given twice")
+                raise WrongUsage(f"input {name!r} is given twice")
             prepared[name] = found
     if missing := [name for name in by_name if name not in prepared]:
         wanted = ", ".join(f"{name} ({_spell(by_name[name])})" for name in missing)
-        raise InputProblem(f"no --input for {wanted}; write --input {missing[0]}=PATH")
+        raise WrongUsage(f"no --input for {wanted}; write --input {missing[0]}=PATH")
     return prepared
 
 
@@ -121,7 +117,7 @@ def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, ND
         specs: The inputs of the model.
 
     Raises:
-        InputProblem: A file can't be read or used, an input has no source or two, or the sources
+        WrongUsage: A file can't be read or used, an input has no source or two, or the sources
             hold different numbers of items, or fewer than two.
     """
     by_name = {str(spec["name"]): spec for spec in specs}
@@ -129,19 +125,19 @@ def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, ND
     for text in texts:
         source = parse_source(text)
         if source.is_picture or source.item is not None:
-            raise InputProblem(f"{text} is one item; an array of many is needed")
+            raise WrongUsage(f"{text} is one item; an array of many is needed")
         for name, array in _arrays(source, by_name).items():
             if name in columns:
-                raise InputProblem(f"input {name!r} is given twice")
+                raise WrongUsage(f"input {name!r} is given twice")
             if name not in by_name:
-                raise InputProblem(f"the model has no input {name!r}; it has {', '.join(by_name)}")
+                raise WrongUsage(f"the model has no input {name!r}; it has {', '.join(by_name)}")
             columns[name] = [conform(row, by_name[name]).array for row in np.atleast_1d(array)]
     if missing := [name for name in by_name if name not in columns]:
-        raise InputProblem(f"no --input for {', '.join(missing)}")
+        raise WrongUsage(f"no --input for {', '.join(missing)}")
     counts = {len(column) for column in columns.values()}
     if len(counts) != 1 or counts == {0} or counts == {1}:
         held = ", ".join(f"{len(column)} of {name}" for name, column in columns.items())
-        raise InputProblem(f"at least two items are needed, as many for each input; found {held}")
+        raise WrongUsage(f"at least two items are needed, as many for each input; found {held}")
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -149,7 +145,7 @@ def load_array(text: str) -> NDArray[Any]:
     """One array: `PATH`, or `PATH:ARRAY`.
 
     Raises:
-        InputProblem: The file can't be read, or it is not clear which array is meant.
+        WrongUsage: The file can't be read, or it is not clear which array is meant.
     """
     source = parse_source(text)
     (array,) = _arrays(source, {"": {}}).values()
@@ -160,7 +156,7 @@ def _load(
     source: Source, specs: Mapping[str, Spec], levels: tuple[float, float] | None
 ) -> dict[str, Prepared]:
     if source.name is not None and source.name not in specs:
-        raise InputProblem(f"the model has no input {source.name!r}; it has {', '.join(specs)}")
+        raise WrongUsage(f"the model has no input {source.name!r}; it has {', '.join(specs)}")
     if source.is_picture:
         name = _only(source, specs)
         return {name: from_picture(_open_picture(source.path), specs[name], levels)}
@@ -178,7 +174,7 @@ def _only(source: Source, specs: Mapping[str, Spec]) -> str:
     if source.name is not None:
         return source.name
     if len(specs) != 1:
-        raise InputProblem(
+        raise WrongUsage(
             f"the model has the inputs {', '.join(specs)}: say which one {source.path} is, "
             f"as in --input {next(iter(specs), 'NAME')}={source.path}"
         )
@@ -192,17 +188,17 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
             return {_only(source, specs): np.array(path.read_text("utf-8").splitlines(), str)}
         loaded = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise InputProblem(f"{path} can't be read: {error.strerror or error}") from None
+        raise WrongUsage(f"{path} can't be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise InputProblem(f"{path} is no text in UTF-8: {error}") from None
+        raise WrongUsage(f"{path} is no text in UTF-8: {error}") from None
     except (ValueError, EOFError, zipfile.BadZipFile):
         known = ", ".join(sorted({".npy", ".npz", TEXT, *PICTURES}))
-        raise InputProblem(
+        raise WrongUsage(
             f"{path} is not a NumPy file, picture or text; accepted are {known}"
         ) from None
     if isinstance(loaded, np.ndarray):
         if source.array is not None:
-            raise InputProblem(f"{path} holds one array without a name; leave out :{source.array}")
+            raise WrongUsage(f"{path} holds one array without a name; leave out :{source.array}")
         return {_only(source, specs): loaded}
     with loaded as file:
         return _from_archive(file, source, specs)
@@ -212,7 +208,7 @@ def _from_archive(file: Any, source: Source, specs: Mapping[str, Spec]) -> dict[
     held = list(file.files)
     if source.array is not None:
         if source.array not in held:
-            raise InputProblem(
+            raise WrongUsage(
                 f"{source.path} has no array {source.array!r}; it has {', '.join(held)}"
             )
         return {_only(source, specs): file[source.array]}
@@ -224,15 +220,13 @@ def _from_archive(file: Any, source: Source, specs: Mapping[str, Spec]) -> dict[
         return {_only(source, specs): file[held[0]]}
     name = source.name or next(iter(specs), "NAME")
     example = f"--input {name}={source.path}:{held[0] if held else 'ARRAY'}"
-    raise InputProblem(
-        f"{source.path} has the arrays {', '.join(held)}; say which, as in {example}"
-    )
+    raise WrongUsage(f"{source.path} has the arrays {', '.join(held)}; say which, as in {example}")
 
 
 def _item_of(array: NDArray[Any], source: Source) -> NDArray[Any]:
     count = len(array) if array.ndim else 0
     if source.item is None or not -count <= source.item < count:
-        raise InputProblem(f"{source.path} has {count} items; there is no item {source.item}")
+        raise WrongUsage(f"{source.path} has {count} items; there is no item {source.item}")
     return np.asarray(array[source.item])
 
 
@@ -240,11 +234,11 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
     """Fits an array to one item of an input by casting, and adding or dropping dimensions of 1.
 
     Raises:
-        InputProblem: It would take more than that.
+        WrongUsage: It would take more than that.
     """
     if (array.dtype.kind in "SU") != (spec["dtype"] == STRING):
         held = STRING if array.dtype.kind in "SU" else array.dtype
-        raise InputProblem(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
+        raise WrongUsage(f"input {spec['name']!r} is {_spell(spec)}; the file has {held}")
     steps: list[str] = []
     wanted = list(spec["shape"])
     if not fits(array.shape, wanted):
@@ -253,7 +247,7 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
             hint = ""
             if array.ndim and _reshaped(array.shape[1:], wanted) is not None:
                 hint = f"; choose one of its {len(array)} items, as in PATH[0]"
-            raise InputProblem(
+            raise WrongUsage(
                 f"input {spec['name']!r} is {_spell(spec)}, not {shape_text(array.shape)}{hint}"
             )
         steps.append(f"shape {shape_text(array.shape)} -> {shape_text(shape)}")
@@ -263,7 +257,7 @@ def conform(array: NDArray[Any], spec: Spec) -> Prepared:
     dtype = np.dtype(str(spec["dtype"]))
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind"):
-            raise InputProblem(
+            raise WrongUsage(
                 f"input {spec['name']!r} is {dtype}; the file's {array.dtype} would lose detail"
             )
         steps.append(f"{array.dtype} -> {dtype}")
@@ -276,7 +270,7 @@ def _cast(array: NDArray[Any], spec: Spec) -> NDArray[Any]:
         cast = array.astype(str(spec["dtype"]), order="C")
     lost = cast != array if cast.dtype.kind in "iu" else np.isinf(cast) & ~np.isinf(array)
     if np.any(lost):
-        raise InputProblem(
+        raise WrongUsage(
             f"input {spec['name']!r} is {cast.dtype}, where there is no room for {array[lost][0]:g}"
         )
     return cast
@@ -301,7 +295,7 @@ def _open_picture(path: Path) -> Image.Image:
     try:
         from PIL import Image
     except ImportError:
-        raise InputProblem(
+        raise WrongUsage(
             f"reading {path} needs Pillow: pip install 'laxity[image]' (or save it as .npy)"
         ) from None
     try:
@@ -309,9 +303,9 @@ def _open_picture(path: Path) -> Image.Image:
         picture.load()
     except OSError as error:
         why = error.strerror or "not a picture, or a damaged one"
-        raise InputProblem(f"{path} can't be read: {why}") from None
+        raise WrongUsage(f"{path} can't be read: {why}") from None
     if picture.mode.startswith(("I", "F")):
-        raise InputProblem(f"{path} has more than 8 bits per channel; save it with 8, or as .npy")
+        raise WrongUsage(f"{path} has more than 8 bits per channel; save it with 8, or as .npy")
     return picture
 
 
@@ -326,7 +320,7 @@ def from_picture(
         levels: The values for black and white, as in `load_inputs`.
 
     Raises:
-        InputProblem: The input's shape is not one of a picture.
+        WrongUsage: The input's shape is not one of a picture.
     """
     from PIL import Image
 
@@ -364,7 +358,7 @@ def _layout(spec: Spec) -> tuple[int, int | None, int | None, int | None]:
         return shape[0], shape[1], shape[2], 0
     if len(shape) == 3 and shape[2] in _MODES:
         return shape[2], shape[0], shape[1], 2
-    raise InputProblem(
+    raise WrongUsage(
         f"input {spec['name']!r} is {_spell(spec)}, which is no picture's shape; "
         "give it a .npy file"
     )

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.live import Live
 
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import WrongUsage
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def link(
             format=format_, interval_s=interval_s, loss=loss, stall_ms=stall_ms,
         )  # fmt: skip
         if (format_ or interval_s) and not (from_ or up_from or down_from):
-            raise InputProblem(
+            raise WrongUsage(
                 "--format and --interval-s describe a recording: name one, as with --from"
             )
         up_mbps, down_mbps = _rates(mbps)
@@ -153,7 +153,7 @@ def _rates(text: str | None) -> tuple[float | None, float | None]:
     try:
         return float(up), float(down or up)
     except ValueError:
-        raise InputProblem(f"--mbps is a number, or UP:DOWN as in 5:20, not {text!r}") from None
+        raise WrongUsage(f"--mbps is a number, or UP:DOWN as in 5:20, not {text!r}") from None
 
 
 def _outage(text: str) -> tuple[float, float]:
@@ -161,7 +161,7 @@ def _outage(text: str) -> tuple[float, float]:
     try:
         return float(at), float(long)
     except ValueError:
-        raise InputProblem(f"--outage is AT+FOR in seconds, as in 30+10, not {text!r}") from None
+        raise WrongUsage(f"--outage is AT+FOR in seconds, as in 30+10, not {text!r}") from None
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _plain_errors() -> Iterator[None]:
     except BrokenPipeError:  # the reader of the figures went away
         raise
     except (LaxityError, ValueError, OSError) as error:
-        raise InputProblem(str(error)) from None
+        raise WrongUsage(str(error)) from None
 
 
 async def _relay(emulator: LinkEmulator, to: str, as_json: bool) -> None:

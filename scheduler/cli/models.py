@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from scheduler.cli.box import AsJson, Url, box, print_json
+from scheduler.cli.box import Url, box
 from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.streams import AsJson, print_json
 from scheduler.cli.tables import models_view
 from scheduler.core.names import did_you_mean
 from scheduler.errors import ModelNotFound

@@ -11,9 +11,9 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from scheduler.cli.box import AsJson, print_json
 from scheduler.cli.help import COMMAND, examples, given
-from scheduler.cli.inputs import InputProblem, load_array, load_items
+from scheduler.cli.inputs import load_array, load_items
+from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.cli.tables import figure, plain_table
 from scheduler.errors import LaxityError
 from scheduler.shares import percent
@@ -111,11 +111,11 @@ def make_variant(
     --max-drop of the accuracy (without --labels: of the answers); then exit status is 1.
     """
     if to not in FORMATS:
-        raise InputProblem(f"--to {to!r}: accepted are {' and '.join(FORMATS)}")
+        raise WrongUsage(f"--to {to!r}: accepted are {' and '.join(FORMATS)}")
     if to != "int8" and "calibrate" in given(ctx):
-        raise InputProblem(f"--calibrate goes with --to int8; {to} needs no ranges")
+        raise WrongUsage(f"--calibrate goes with --to int8; {to} needs no ranges")
     if labels is not None and not inputs:
-        raise InputProblem("--labels are of items: name these with --input")
+        raise WrongUsage("--labels are of items: name these with --input")
     model = _model(models, name)
     start = _variant(model, source)
     data = _data(model, to, inputs or [], labels, calibrate)
@@ -144,12 +144,12 @@ def _model(root: Path, name: str) -> Model:
     try:
         repository = load_repository(root)
     except RepositoryError as error:
-        raise InputProblem(f"--models: {error}") from None
+        raise WrongUsage(f"--models: {error}") from None
     if name in repository.models:
         return repository.models[name]
     reasons = [problem.reason for problem in repository.problems if problem.model == name]
     why = "; ".join(reasons) or f"is not in {root} ({nearest(name, repository.models)})"
-    raise InputProblem(f"model {name!r}: {why}")
+    raise WrongUsage(f"model {name!r}: {why}")
 
 
 def _variant(model: Model, name: str | None) -> Variant:
@@ -157,7 +157,7 @@ def _variant(model: Model, name: str | None) -> Variant:
     if name is None:
         return model.variants[0]
     if name not in by_name:
-        raise InputProblem(f"{model.name} has no variant {name!r} ({nearest(name, by_name)})")
+        raise WrongUsage(f"{model.name} has no variant {name!r} ({nearest(name, by_name)})")
     return by_name[name]
 
 
@@ -165,7 +165,7 @@ def _data(model: Model, to: str, texts: list[str], labels: str | None, calibrate
     """Loads the items and shuffles them with a seed, because files are often sorted by content."""
     if not texts:
         if to == "int8":
-            raise InputProblem(
+            raise WrongUsage(
                 "int8 needs typical items, to see what ranges values have: name them with --input"
             )
         return _Data([], sample_items(model, RANDOM_ITEMS), None)
@@ -185,7 +185,7 @@ def _data(model: Model, to: str, texts: list[str], labels: str | None, calibrate
 def _labels(text: str, count: int) -> NDArray[np.int64]:
     array = load_array(text)
     if array.dtype.kind not in "iu" or array.shape != (count,):
-        raise InputProblem(
+        raise WrongUsage(
             f"--labels {text}: {array.dtype} {list(array.shape)}; expected integers [{count}], "
             "one for each item"
         )

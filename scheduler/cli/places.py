@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import WrongUsage
 from scheduler.files import is_replaceable
 
 STDOUT = Path("-")
@@ -26,26 +26,26 @@ def check_places(
             not a result but may be an input, and is not replaced; None allows any file.
 
     Raises:
-        InputProblem: A file can't be written there, is named twice, is read, or is not a result.
+        WrongUsage: A file can't be written there, is named twice, is read, or is not a result.
     """
     sources = {os.path.realpath(each) for each in read if each and os.path.exists(each)}
     places = [path for path in paths if path is not None]
     real = [os.path.realpath(path) for path in places]
     if len(set(real)) < len(real):
-        raise InputProblem(f"{max(real, key=real.count)} is named twice")
+        raise WrongUsage(f"{max(real, key=real.count)} is named twice")
     for path in places:
         if str(path) == "-":
-            raise InputProblem("- is not a file; name one to write to, or /dev/stdout")
+            raise WrongUsage("- is not a file; name one to write to, or /dev/stdout")
         if os.path.realpath(path) in sources:
-            raise InputProblem(f"{path} is an input; name another file to write to")
+            raise WrongUsage(f"{path} is an input; name another file to write to")
         if begin is not None and _is_else(path, begin):
-            raise InputProblem(f"{path} exists and is not a result; name another file to write to")
+            raise WrongUsage(f"{path} exists and is not a result; name another file to write to")
         if path.is_dir():
-            raise InputProblem(f"{path} is a folder; name a file to write to")
+            raise WrongUsage(f"{path} is a folder; name a file to write to")
         if not path.absolute().parent.is_dir():
-            raise InputProblem(f"{path}: there is no folder {path.parent}")
+            raise WrongUsage(f"{path}: there is no folder {path.parent}")
         if not all(os.access(each, os.W_OK) for each in _touched(path)):
-            raise InputProblem(f"{path} can't be written by this user")
+            raise WrongUsage(f"{path} can't be written by this user")
 
 
 def _touched(path: Path) -> list[Path]:

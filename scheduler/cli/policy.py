@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +14,7 @@ import typer
 from rich.console import Console
 
 from scheduler.cli.help import COMMAND, COMMANDS, examples
-from scheduler.cli.inputs import InputProblem
-from scheduler.cli.streams import say
+from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
 from scheduler.cli.tables import plain_table
 from scheduler.core.errors import line_in
 from scheduler.core.policy import Policy
@@ -62,7 +60,7 @@ def check(
             help="Or any name that a configuration takes; options follow a ?.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a policy against the laws, and play it beside others; exit status 1 if it fails."""
     if not _test(name, as_json):
@@ -80,7 +78,7 @@ def _test(name: str, as_json: bool) -> bool:
             make = trial.read_policy(name)
             policy = make()
         except ValueError as error:
-            raise InputProblem(str(error)) from None
+            raise WrongUsage(str(error)) from None
         label = "?".join([type(policy).__name__, *name.split("?")[1:]])
         with console.status("the laws") as status, _ended(policy) as again:
             verdicts = []
@@ -106,7 +104,7 @@ def _test(name: str, as_json: bool) -> bool:
     if as_json:
         checks = [{"check": v.check, "problem": v.problem} for v in verdicts]
         figures = {"policy": label, "lawful": lawful, "checks": checks, "on_time_share": shares}
-        print(json.dumps({**figures, "us_per_request": means_us}, indent=2))
+        print_json({**figures, "us_per_request": means_us})
     else:
         _show(Console(highlight=False), label, verdicts, shares, means_us)
     return lawful

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from scheduler.cli.box import AsJson, print_json
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.cli.tables import figure, plain_table
 from scheduler.config.box import Config, load_config
 from scheduler.config.devices import DeviceConfig
@@ -62,7 +61,7 @@ def profile(
     try:
         settings = load_config(config)
     except ConfigError as error:
-        raise InputProblem(str(error)) from None
+        raise WrongUsage(str(error)) from None
     if models is not None:
         settings = settings.model_copy(update={"models": models.absolute()})
     found = _measure(settings, _devices(settings, device or []), not again)
@@ -87,7 +86,7 @@ def _devices(config: Config, wanted: Sequence[str]) -> list[DeviceConfig]:
     there = default_devices(probe_apart()) if config.devices == "auto" else config.devices
     by_id = {device.id: device for device in there}
     if unknown := [name for name in wanted if name not in by_id]:
-        raise InputProblem(f"--device {unknown[0]}: there are {', '.join(by_id)}")
+        raise WrongUsage(f"--device {unknown[0]}: there are {', '.join(by_id)}")
     return [by_id[name] for name in wanted or by_id]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.inputs import InputProblem
+from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.errors import LaxityError
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
@@ -61,7 +60,7 @@ def pull_model(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace other files of that name.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a model from another box or a remote folder, verified by SHA-256.
 
@@ -69,9 +68,9 @@ def pull_model(
     in place of what it replaces.
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
-        raise InputProblem(f"{name!r} is no model name; names match {NAME_PATTERN}")
+        raise WrongUsage(f"{name!r} is no model name; names match {NAME_PATTERN}")
     if not models.is_dir():
-        raise InputProblem(f"--models {models}: there is no such folder")
+        raise WrongUsage(f"--models {models}: there is no such folder")
     try:
         found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
         with _progress() as tell:
@@ -81,7 +80,7 @@ def pull_model(
         raise LaxityError(str(error)) from None
     place = str(models / name)
     if as_json:
-        print(json.dumps({"model": name, "folder": place, "fresh": fresh}, indent=2))
+        print_json({"model": name, "folder": place, "fresh": fresh})
     else:
         print(f"{place} is there" + ("" if fresh else " already, with the same files"))
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scheduler.cli.help import COMMAND, examples, given
-from scheduler.cli.inputs import InputProblem
 from scheduler.cli.places import STDOUT, check_places
 from scheduler.cli.played import Files, give
 from scheduler.cli.progress import Now, progress
-from scheduler.cli.streams import say
+from scheduler.cli.streams import WrongUsage, say
 from scheduler.config.problems import ConfigError
 from scheduler.errors import LaxityError
 
@@ -297,7 +296,7 @@ def _choices(policy: str, compare: str | None) -> list[PolicyChoice]:
     names = [name for name in _listed(policy) if name]
     names += [name for name in _pair(compare) if name not in names]
     if not names:
-        raise InputProblem("--policy names no policy")
+        raise WrongUsage("--policy names no policy")
     return [PolicyChoice.parse(name) for name in dict.fromkeys(names)]
 
 
@@ -316,7 +315,7 @@ def _loads(text: str) -> list[float | None]:
     except ValueError:
         found = []
     if not found or not all(0.001 <= load < math.inf for load in found):
-        raise InputProblem(f"--load takes numbers from 0.001, such as 0.8 or 0.5,1,2, not {text!r}")
+        raise WrongUsage(f"--load takes numbers from 0.001, such as 0.8 or 0.5,1,2, not {text!r}")
     return list(dict.fromkeys(found))
 
 
@@ -324,7 +323,7 @@ def _check_chart(chart: Path | None, experiments: list[Experiment]) -> None:
     from replay.report import Case, sweeps
 
     if chart is not None and not sweeps(Case(each.name, each.load) for each in experiments):
-        raise InputProblem(
+        raise WrongUsage(
             "--chart is drawn over the load of a workload or scenario: give several, such as "
             "--load 0.5,1,2. Of a trace or journal, --report draws what there is"
         )
@@ -347,20 +346,20 @@ def _pair(compare: str | None) -> tuple[str, str] | tuple[()]:
         return ()
     pair = _listed(compare)
     if len(pair) != 2:
-        raise InputProblem(f"--compare takes two policies, A,B, not {compare!r}")
+        raise WrongUsage(f"--compare takes two policies, A,B, not {compare!r}")
     return pair[0], pair[1]
 
 
 def _refuse(ctx: typer.Context, names: set[str], why: str) -> None:
-    """Raises `InputProblem` if any of these options was given."""
+    """Raises `WrongUsage` if any of these options was given."""
     options = [option for name, option in given(ctx).items() if name in names]
     if options:
-        raise InputProblem(f"{why}: leave out {', '.join(options)}")
+        raise WrongUsage(f"{why}: leave out {', '.join(options)}")
 
 
 def _is_live(against: str) -> bool:
     if against not in ("sim", "live"):
-        raise InputProblem(f"--against is sim or live, not {against!r}")
+        raise WrongUsage(f"--against is sim or live, not {against!r}")
     return against == "live"
 
 
@@ -380,10 +379,10 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise InputProblem(str(error)) from None
+        raise WrongUsage(str(error)) from None
     except (LaxityError, BrokenPipeError):
         raise
     except OverflowError as error:
-        raise InputProblem(f"a number is too large to be played with: {error}") from None
+        raise WrongUsage(f"a number is too large to be played with: {error}") from None
     except (ValueError, OSError) as error:
-        raise InputProblem(str(error)) from None
+        raise WrongUsage(str(error)) from None

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from scheduler.cli.box import AsJson, Url, box, is_restarted, print_json, screen
+from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples, given
-from scheduler.cli.inputs import InputProblem
 from scheduler.cli.status_view import status_view
+from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.client.sync_client import Client
 
 app = typer.Typer(add_completion=False)
@@ -42,7 +42,7 @@ def status(
 ) -> None:
     """Show the state of a box: its targets, its queues, and how requests ended."""
     if not watch and "interval" in given(ctx):
-        raise InputProblem("--interval goes with --watch")
+        raise WrongUsage("--interval goes with --watch")
     with box(url) as client:
         if watch:
             _watch(client, interval, as_json)

@@ -9,16 +9,23 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
 
 from scheduler.address import AddressError
 from scheduler.errors import LaxityError
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print JSON instead of tables, also for errors.")
+]
 
 _UNWRITTEN = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """Errors of a full or failing disk, when output is redirected to a file on it."""
 
 
 class WrongUsage(LaxityError):
-    """The command line is wrong."""
+    """The command line is wrong, or can't be carried out: as when an input can't be made."""
 
     code = "usage"
 
@@ -37,6 +44,11 @@ def open_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # an unprintable character must not end a command
             stream.reconfigure(errors="replace")
+
+
+def print_json(value: Any) -> None:
+    """Prints a value for programs."""
+    print(json.dumps(value, indent=2))
 
 
 def say(text: str) -> None:

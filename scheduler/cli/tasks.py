@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from scheduler.cli.box import SHOWN_VALUES, AsJson, Output, Top, Url, box, print_json
+from scheduler.cli.box import SHOWN_VALUES, Output, Top, Url, box
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.infer_view import described_outputs, save
 from scheduler.cli.places import check_places
+from scheduler.cli.streams import AsJson, print_json
 from scheduler.cli.tables import duration, outputs_view, plain_table
 from scheduler.client.sync_client import Client
 from scheduler.client.tasks import TaskStatus

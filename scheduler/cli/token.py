@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
 import typer
 
 from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.streams import AsJson, print_json
 from scheduler.tenants import hash_of, new_token
 
 app = typer.Typer(add_completion=False)
@@ -19,9 +17,7 @@ app = typer.Typer(add_completion=False)
         ("laxity token", "the token for the caller, the hash for tenants_file or token_file"),
     ),
 )
-def token(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def token(as_json: AsJson = False) -> None:
     """Make a token of 256 random bits.
 
     Give the box only the hash. For a rotation put the hash of the new token beside the old
@@ -29,6 +25,6 @@ def token(
     """
     made = new_token()
     if as_json:
-        print(json.dumps({"token": made, "hash": hash_of(made)}, indent=2))
+        print_json({"token": made, "hash": hash_of(made)})
     else:
         print(f"token  {made}\nhash   {hash_of(made)}")

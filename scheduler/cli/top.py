@@ -13,9 +13,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from scheduler.cli.box import AsJson, Url, box, is_restarted, screen
+from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
+from scheduler.cli.streams import AsJson
 from scheduler.cli.tables import STYLES, figure, plain_table
 from scheduler.client.sync_client import Client
 from scheduler.shares import percent

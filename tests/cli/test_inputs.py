@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scheduler.cli.inputs import InputProblem, Source, conform, from_picture, parse_source
+from scheduler.cli.inputs import Source, conform, from_picture, parse_source
+from scheduler.cli.streams import WrongUsage
 
 
 def spec(*shape: int | None, dtype: str = "float32") -> dict[str, Any]:
@@ -52,11 +53,11 @@ class TestPictures:
         assert found.array[0, 1].tolist() == [16] * 4
 
     def test_levels_beyond_the_range_of_an_input_are_refused(self, picture):
-        with pytest.raises(InputProblem, match="is uint8, where there is no room for 300"):
+        with pytest.raises(WrongUsage, match="is uint8, where there is no room for 300"):
             from_picture(picture, spec(2, 4, dtype="uint8"), (0, 300))
 
     def test_an_input_that_is_no_picture(self, picture):
-        with pytest.raises(InputProblem, match=r"float32 \[10\], which is no picture's shape"):
+        with pytest.raises(WrongUsage, match=r"float32 \[10\], which is no picture's shape"):
             from_picture(picture, spec(10))
 
 
@@ -90,11 +91,11 @@ class TestArrays:
 
     @pytest.mark.parametrize("shape", [(3, 8, 8), (8, 7), (64,), (1,)])
     def test_nothing_else_is_reshaped(self, shape):
-        with pytest.raises(InputProblem, match=r"is float32 \[1, 8, 8\], not \["):
+        with pytest.raises(WrongUsage, match=r"is float32 \[1, 8, 8\], not \["):
             conform(np.ones(shape, np.float32), spec(1, 8, 8))
 
     def test_many_items_are_one_too_many(self):
-        with pytest.raises(InputProblem, match=r"choose one of its 3 items, as in PATH\[0\]"):
+        with pytest.raises(WrongUsage, match=r"choose one of its 3 items, as in PATH\[0\]"):
             conform(np.ones((3, 8, 8), np.float32), spec(1, 8, 8))
 
     @pytest.mark.parametrize(
@@ -102,9 +103,7 @@ class TestArrays:
         [("uint16", 300, "uint8"), ("int64", 40_000, "int16"), ("float64", 1e300, "float32")],
     )
     def test_a_number_that_has_no_room_is_refused(self, held, number, dtype):
-        with pytest.raises(
-            InputProblem, match=f"is {dtype}, where there is no room for"
-        ) as refused:
+        with pytest.raises(WrongUsage, match=f"is {dtype}, where there is no room for") as refused:
             conform(np.array([1, number], held), spec(2, dtype=dtype))
         assert f"{number:g}" in str(refused.value)
 
@@ -112,5 +111,5 @@ class TestArrays:
         assert conform(np.array(4, np.int64), spec(dtype="int16")).array.shape == ()
 
     def test_numbers_are_not_cut_off(self):
-        with pytest.raises(InputProblem, match="float64 would lose detail"):
+        with pytest.raises(WrongUsage, match="float64 would lose detail"):
             conform(np.ones(2), spec(2, dtype="uint8"))

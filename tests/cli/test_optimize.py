@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler.cli.inputs import InputProblem, load_array, load_items
+from scheduler.cli.inputs import load_array, load_items
 from scheduler.cli.optimize import SEED
+from scheduler.cli.streams import WrongUsage
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DATA = CONFIGS / "digits_heldout.npz"
@@ -113,5 +114,5 @@ class TestManyItems:
     def test_mistakes_are_named(self, tmp_path, texts, said):
         np.save(tmp_path / "two.npy", np.zeros((2, 2), np.float32))
         np.save(tmp_path / "three.npy", np.zeros((3, 2), bool))
-        with pytest.raises(InputProblem, match=said.replace("?", r"\?")):
+        with pytest.raises(WrongUsage, match=said.replace("?", r"\?")):
             load_items([text.format(tmp_path) for text in texts], [IMAGE, MASK])
