@@ -79,7 +79,7 @@ def file_problems(
         checks.append(lambda: server_context(tls))
     if neighbours is not None:
         shown = known(neighbours.token_file or config.token_file)
-        checks.append(lambda: shown and read_token(shown, "token_file"))
+        checks.append(lambda: shown and read_token(shown))
     for cloud in config.cloud:
         token, keys = cloud.token_file, (cloud.tls.ca, cloud.tls.cert, cloud.tls.key)
         from scheduler.daemon.cloud.dialing import ssl_context, token_to_show  # most have no cloud

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
 from edge_agent.processors import Cpu, memory_bytes, probe_cpu
@@ -205,11 +205,6 @@ def describe(hardware: Hardware) -> list[str]:
     lines += [_describe_accelerator(found) for found in hardware.accelerators]
     lines += [f"Note    {note}" for note in hardware.notes]
     return lines
-
-
-def to_dict(hardware: Hardware) -> dict[str, Any]:
-    """The hardware as plain values, for JSON."""
-    return asdict(hardware)
 
 
 def _describe_accelerator(found: Accelerator) -> str:

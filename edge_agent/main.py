@@ -7,6 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +16,7 @@ import typer
 
 from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
-from edge_agent.hardware import describe, to_dict
+from edge_agent.hardware import describe
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
@@ -119,7 +120,7 @@ def _probe(as_json: bool) -> int:
     except AgentError as error:
         _complain(error)
         return 1
-    print(json.dumps(to_dict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
+    print(json.dumps(asdict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
     return 0
 
 

@@ -108,11 +108,11 @@ def workload(seed: int, count: int = 400, gap_ms: float = 0.7) -> Iterator[Arriv
         )
 
 
-def odd_workload(seed: int, count: int = 120) -> Iterator[Arrival]:
+def odd_workload(seed: int) -> Iterator[Arrival]:
     """Allowed but rare requests: weights from 1e-9 to 1e9, budgets from 1 ns to a year."""
     chance = random.Random(seed)
     at_ns = 0
-    for _ in range(count):
+    for _ in range(120):
         at_ns += chance.choice((0, 1, MS // 2, 2 * MS))
         length = chance.randrange(20)
         kind = RequestClass(

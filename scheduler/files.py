@@ -43,6 +43,19 @@ def replace_file(
         raise
 
 
+def sync_folder(folder: Path) -> None:
+    """Waits until the entries of a folder are on disk.
+
+    Raises:
+        OSError: They can't be written.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_output(path: Path, content: str | bytes) -> None:
     """Writes a command's output where its caller wants it.
 

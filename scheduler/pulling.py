@@ -15,6 +15,7 @@ from scheduler import wire
 from scheduler.address import Address, parse_address
 from scheduler.client.connection import Connection, connect
 from scheduler.errors import InvalidInput, Unavailable, error_from_code
+from scheduler.files import sync_folder
 from scheduler.model_files import (
     CHUNK_BYTES,
     FileEntry,
@@ -251,7 +252,7 @@ def pull(
         if problem is not None:
             raise InvalidInput(f"the files received are no valid model {model!r}: {problem}")
         _move(folder / model, place, folder / "former" if replace else None)
-        _sync(root)
+        sync_folder(root)
         return True
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -305,11 +306,3 @@ def _fetch(source: Source, entry: FileEntry, path: Path, most: int, progress: Pr
     if digest.hexdigest() != entry.sha256:
         raise InvalidInput(f"{entry.path} does not have the promised SHA-256")
     return size
-
-
-def _sync(folder: Path) -> None:
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -316,16 +316,16 @@ def _read_token_hash(path: Path) -> str:
     return hash_of(text)
 
 
-def read_token(path: Path, key: str) -> str:
+def read_token(path: Path) -> str:
     """Reads a token, not its hash, from a file, to be shown to others.
 
     Raises:
         ConfigError: The file can't be used, or holds a hash or no token.
     """
-    text = read_secret(path, key).strip()
+    text = read_secret(path, "token_file").strip()
     if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
         message = "holds a hash or no token; what is shown to other boxes is the token itself"
-        raise ConfigError(str(path), [Problem(key, message)])
+        raise ConfigError(str(path), [Problem("token_file", message)])
     return text
 
 

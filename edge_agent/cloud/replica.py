@@ -50,11 +50,6 @@ NAMESPACE = "laxity-cloud"
 log = structlog.get_logger()
 
 
-def scheduler_name(application: str, replica: str) -> str:
-    """The name of a replica's scheduler in Ray."""
-    return f"{application}/{replica}"
-
-
 class Replica:
     """The class whose instances Ray Serve starts, stops and sends requests to.
 
@@ -100,7 +95,7 @@ class Replica:
         }
         context = serve.get_replica_context()
         self._scheduler = SchedulerActor.options(
-            name=scheduler_name(context.app_name, context.replica_tag),
+            name=f"{context.app_name}/{context.replica_tag}",
             namespace=NAMESPACE,
             scheduling_strategy=_place(group, 0),
         ).remote(own, None, {}, links, (), self._run_dir / "doors.sock")

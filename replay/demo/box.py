@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import yaml
 
+from scheduler.files import replace_file
+
 STOP_S = 15.0
 """How long the agent may take to stop before its processes are killed."""
 
@@ -75,9 +77,7 @@ class Box:
             "state_dir": str(self.folder / "state"),
             "log": {"format": "console"},
         }
-        fresh = self.folder / "edge.yaml.new"
-        fresh.write_text(yaml.safe_dump(config, sort_keys=False))
-        fresh.replace(self.folder / "edge.yaml")
+        replace_file(self.folder / "edge.yaml", yaml.safe_dump(config, sort_keys=False))
 
     def start(self) -> None:
         """Starts the agent in its own session, so that Ctrl-C reaches only the demo."""

@@ -148,18 +148,15 @@ class Tally:
 # -- the schedule
 
 
-def make_cameras(
-    count: int, rate: float, seed: int, deadlines_ms: tuple[float, float] = (30.0, 100.0)
-) -> list[Camera]:
-    """Cameras that together send `rate` scans per second, with evenly spaced deadlines.
+def make_cameras(count: int, rate: float, seed: int) -> list[Camera]:
+    """Cameras that together send `rate` scans per second, with deadlines from 30 to 100 ms.
 
     The same seed gives the same cameras at any rate, except for their pace.
     """
-    low, high = deadlines_ms
     chance = random.Random(f"{seed} cameras")
     steps = max(1, count - 1)
     return [
-        Camera(number, rate / count, low + (high - low) * number / steps, chance.random())
+        Camera(number, rate / count, 30 + 70 * number / steps, chance.random())
         for number in range(count)
     ]
 

@@ -78,7 +78,7 @@ def bar_chart(label: str, groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) 
             y += _BAR
         y += _GAP
     y -= _GAP
-    return drawing(y + _BOTTOM, label, _axis(x, across, 0.0, y + 2), *parts)
+    return drawing(y + _BOTTOM, label, _axis(x, across, y + 2), *parts)
 
 
 def _bar(bar: Bar, y: float, across: Scale) -> Markup:
@@ -105,10 +105,10 @@ def _bar(bar: Bar, y: float, across: Scale) -> Markup:
     )
 
 
-def _axis(x: Axis, across: Scale, top: float, bottom: float) -> Markup:
+def _axis(x: Axis, across: Scale, bottom: float) -> Markup:
     parts = [line(across.start, bottom, across.end, bottom, "base")]
     for value, words in x.ticks:
-        parts.append(line(across(value), top, across(value), bottom, "level"))
+        parts.append(line(across(value), 0.0, across(value), bottom, "level"))
         parts.append(text(across(value), bottom + 13, words, anchor="middle"))
     middle = (across.start + across.end) / 2
     parts.append(text(middle, bottom + 29, x.title, anchor="middle", class_="axis"))
@@ -143,7 +143,7 @@ def dot_chart(label: str, rows: Sequence[Dots], x: Axis, zero: bool = False) -> 
             parts.append(line(across(0.0), y + _HEAD, across(0.0), y + _HEAD + height, "deadline"))
         parts.append(_dots(row, y + _HEAD, height, across))
         y += _HEAD + height + _GAP
-    return drawing(y + _BOTTOM, label, _axis(x, across, 0.0, y), *parts)
+    return drawing(y + _BOTTOM, label, _axis(x, across, y), *parts)
 
 
 def _dots(row: Dots, y: float, height: float, across: Scale) -> Markup:

@@ -15,6 +15,8 @@ from markupsafe import Markup, escape
 WIDTH = 360.0
 COLOURS = 7
 """The number of colours; further series repeat them with another dash and mark."""
+_MARK = 3.5
+"""The size of a series' marks."""
 _MOST_DECIMALS = 5
 _DASHES = (None, "6 3", "2 2", "8 2 2 2")
 
@@ -123,19 +125,19 @@ def dash(series: int) -> str | None:
     return _DASHES[series // COLOURS % len(_DASHES)]
 
 
-def mark(x: float, y: float, series: int, words: str | None = None, size: float = 3.5) -> Markup:
+def mark(x: float, y: float, series: int, words: str | None = None) -> Markup:
     """The mark of a series, whose shape changes along with its colour from series to series."""
     inside = (hover(words),) if words else ()
     style = f"mark {colour(series)}"
     shape = series % 4
     if shape == 0:
-        return el("circle", *inside, cx=x, cy=y, r=size, class_=style)
+        return el("circle", *inside, cx=x, cy=y, r=_MARK, class_=style)
     corners = {
         1: ((-1, -1), (1, -1), (1, 1), (-1, 1)),
         2: ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
         3: ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
     }[shape]
-    points = " ".join(f"{number(x + size * dx)},{number(y + size * dy)}" for dx, dy in corners)
+    points = " ".join(f"{number(x + _MARK * dx)},{number(y + _MARK * dy)}" for dx, dy in corners)
     return el("polygon", *inside, points=points, class_=style)
 
 

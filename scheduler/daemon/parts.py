@@ -83,7 +83,7 @@ def neighbours_of(
         return None
     ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
     token_file = asked.token_file or config.token_file
-    token = None if token_file is None else read_token(token_file, "token_file")
+    token = None if token_file is None else read_token(token_file)
     options = SiteOptions(
         config.site,
         asked.name,

@@ -24,6 +24,7 @@ import structlog
 from scheduler.durable.database import FILE, Damaged, Database, Op, told
 from scheduler.durable.records import Bounds
 from scheduler.errors import Overloaded, Unavailable
+from scheduler.files import sync_folder
 
 MOST_AT_ONCE = 1_000
 """The most operations in one transaction."""
@@ -173,7 +174,8 @@ class Store:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _locked(self._folder)
             database, damage = open_database(self._folder / FILE, self._bounds)
-            _sync(self._folder)
+            for place in (self._folder, self._folder.parent):
+                sync_folder(place)  # their entries; SQLite syncs the files
         except Exception as error:
             self._cannot(error)
             self._refused = error
@@ -240,13 +242,3 @@ def _locked(folder: Path) -> int:
                 os.close(lock)
                 raise OSError("another process holds this folder of tasks") from None
             time.sleep(0.05)  # a killed predecessor releases the lock within moments
-
-
-def _sync(folder: Path) -> None:
-    """Syncs the folder's entries to disk; SQLite syncs the files."""
-    for place in (folder, folder.parent):
-        number = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)

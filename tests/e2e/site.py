@@ -147,9 +147,9 @@ def seconds_until(holds: Callable[[], bool], patience_s: float) -> float:
 class SteadyLoad:
     """Requests by chance at one box from a thread, and how each of them ended."""
 
-    def __init__(self, url: str, per_s: float, deadline_ms: float, model: str = "relu") -> None:
+    def __init__(self, url: str, per_s: float, deadline_ms: float) -> None:
         self._client = Client(url, token=TOKEN)
-        self._model, self._per_s, self._deadline_ms = model, per_s, deadline_ms
+        self._per_s, self._deadline_ms = per_s, deadline_ms
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.sent = 0
@@ -162,14 +162,14 @@ class SteadyLoad:
         self._thread.start()
 
     def _run(self) -> None:
-        chance = random.Random(self._model)
+        chance = random.Random("relu")
         due_s = time.monotonic()
         while not self._stop.is_set():
             due_s += chance.expovariate(self._per_s)
             self._stop.wait(max(0.0, due_s - time.monotonic()))
             number = self.sent
             self.sent += 1
-            future = self._client.submit(self._model, X, deadline_ms=self._deadline_ms)
+            future = self._client.submit("relu", X, deadline_ms=self._deadline_ms)
             future.add_done_callback(partial(self._note, number))
 
     def _note(self, number: int, future: Future[Result]) -> None:
@@ -310,13 +310,13 @@ class BoxesAndCloud:
         members = self.status(number)["neighbours"]["members"]
         return {member["name"]: member["state"] for member in members}
 
-    def is_whole(self, among: Sequence[int] = (0, 1, 2)) -> bool:
-        """Whether these boxes hear all of each other, and have the cloud."""
-        for number in among:
+    def is_whole(self) -> bool:
+        """Whether the boxes hear all of each other, and have the cloud."""
+        for number in range(len(NAMES)):
             status = self.status(number)
             members = {each["name"]: each["state"] for each in status["neighbours"]["members"]}
             (far,) = (target for target in status["targets"] if target["id"] == CLOUD)
-            heard = all(members.get(NAMES[other]) == "up" for other in among if other != number)
+            heard = all(members.get(name) == "up" for name in NAMES if name != NAMES[number])
             if not heard or not far["up"] or far["breaker"]["state"] == "open":
                 return False
         return True

@@ -9,12 +9,12 @@ tegra234-p3768-0000+p3767-0005.dts; `/etc/nv_tegra_release` NVIDIA's Jetson Linu
 import json
 import os
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
-from edge_agent.hardware import default_devices, describe, probe, scheduler_cores, to_dict
+from edge_agent.hardware import default_devices, describe, probe, scheduler_cores
 
 ORIN_NANO_CORE = """\
 processor\t: {cpu}
@@ -244,7 +244,7 @@ def test_what_a_driver_could_not_say_is_told(intel_box):
 
 def test_the_values_for_programs_are_json(intel_box):
     found = probe_tree(intel_box, intel=[INTEL_GPU])
-    values = json.loads(json.dumps(to_dict(found)))
+    values = json.loads(json.dumps(asdict(found)))
     assert values["cpu"]["cores"][0] == [0, 4]
     assert values["accelerators"][0]["device_id"] == "gpu:0"
 

@@ -58,8 +58,8 @@ def forwarded(box: Box) -> int:
     return sum(t.get("forwarded", 0) for t in box.driver.status()["targets"])
 
 
-def link_to(box: Box, other: str) -> PeerLink:
-    link = box.driver._ways[other].link
+def link_to_b(box: Box) -> PeerLink:
+    link = box.driver._ways["b"].link
     assert isinstance(link, PeerLink)
     return link
 
@@ -269,7 +269,7 @@ async def test_no_time_that_another_box_states_keeps_an_answer_from_its_caller(
             await until(lambda: not a.driver.core.ledger.records)
             assert a.last is not None
             assert all(0 <= ns <= 300_000_000 for ns in a.last.timing_ns), timing
-            round_trip_ms = link_to(a, "b").describe()["way"]["round_trip_ms"]
+            round_trip_ms = link_to_b(a).describe()["way"]["round_trip_ms"]
             assert 0 <= round_trip_ms < 300
         assert a.endings["completed"] == 3
 
@@ -280,7 +280,7 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
     async with site(Box("a", models={}), Box("b")) as (a, b):
         await asyncio.sleep(1)
         for _ in range(meter.ROUND_TRIPS):
-            link_to(a, "b")._meter.carried(100_000, 0, 10**13)
+            link_to_b(a)._meter.carried(100_000, 0, 10**13)
         await asyncio.sleep(1)
         a.ask(300)
         assert a.endings["infeasible"] == 1
@@ -297,7 +297,7 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
 async def test_measuring_a_slow_way_again_sends_no_more_than_it_carries_in_a_moment():
     async with site(Box("a", models={}), Box("b", body_bytes=10_000_000)) as (a, b):
         await asyncio.sleep(1)
-        link = link_to(a, "b")
+        link = link_to_b(a)
         link._meter.carried(100_000, 0, 10**9)  # 10 us for each byte
         before = link._meter.sent_bytes
         body = memoryview(bytes(5_000_000))
@@ -314,7 +314,7 @@ async def test_a_box_that_has_nothing_left_to_offer_is_not_sent_anything_just_af
         await until(lambda: "b" in a.driver.core.targets)
         a.ask(500)
         await until(lambda: a.endings["completed"] == 1)
-        known = link_to(a, "b")._known
+        known = link_to_b(a)._known
         await until(lambda: known.learned and not known._used)  # the next report counts for more
         b.driver.on_lost("cpu:0", "unplugged")
         await until(lambda: not known.models)
@@ -464,7 +464,7 @@ async def test_nothing_small_waits_behind_what_is_large(it_breaks: bool):
         await until(lambda: "b" in a.driver.core.targets)
         a.ask(20_000, model="wide")
         await until(lambda: a.endings["completed"] == 1)
-        await until(lambda: link_to(a, "b")._large._connection is not None)
+        await until(lambda: link_to_b(a)._large._connection is not None)
         b.cable.narrow = True
         a.ask(20_000, model="wide")
         await until(lambda: b.cable.stuck)

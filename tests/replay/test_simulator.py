@@ -22,6 +22,7 @@ from scheduler.core.target_specs import TargetSpec
 MS = 1_000_000
 M = RequestClass("m")
 SIZES = (1, 2, 4, 8, 16)
+NOISE = 0.05
 LINEAR = (0.0, 5.0)
 BATCHING = ((2.0, 1.0), (4.0, 0.5))
 """Milliseconds per batch, and per item of it."""
@@ -29,12 +30,12 @@ BATCHING = ((2.0, 1.0), (4.0, 0.5))
 Curve = tuple[float, float]
 
 
-def one_target(curve: Curve, noise: float = 0.05) -> TargetSpec:
+def one_target(curve: Curve) -> TargetSpec:
     chance = random.Random(1)
     base_ms, item_ms = curve
     ladder = {
         size: tuple(
-            int((base_ms + item_ms * size) * MS * chance.lognormvariate(0, noise))
+            int((base_ms + item_ms * size) * MS * chance.lognormvariate(0, NOISE))
             for _ in range(30)
         )
         for size in SIZES
@@ -42,12 +43,12 @@ def one_target(curve: Curve, noise: float = 0.05) -> TargetSpec:
     return TargetSpec("cpu:0", (Offer("m", "v", "runtime", ladder),))
 
 
-def service(curve: Curve, noise: float = 0.05, seed: int = 2) -> ServiceTime:
-    chance = random.Random(seed)
+def service(curve: Curve) -> ServiceTime:
+    chance = random.Random(2)
 
     def service_ns(dispatch: Dispatch, _kind: RequestClass) -> int:
         mean_ms = curve[0] + curve[1] * len(dispatch.request_ids)
-        return int(mean_ms * MS * chance.lognormvariate(0, noise))
+        return int(mean_ms * MS * chance.lognormvariate(0, NOISE))
 
     return service_ns
 

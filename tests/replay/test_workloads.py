@@ -180,8 +180,8 @@ class TestMix:
         MixEntry("faces", "int8", 1, OneOf((40, 80)), priority=1, weight=2.0, accept_late=True),
     )
 
-    def drawn(self, count: int = 4000, seed: int = 1) -> list[Arrival]:
-        return list(Mix(self.ENTRIES).arrivals(range(count), random.Random(seed)))
+    def drawn(self, count: int = 4000) -> list[Arrival]:
+        return list(Mix(self.ENTRIES).arrivals(range(count), random.Random(1)))
 
     def test_kinds_come_by_their_shares(self):
         counts = Counter(arrival.kind for arrival in self.drawn())

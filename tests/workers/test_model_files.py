@@ -47,14 +47,14 @@ def in_a_branch() -> onnx.ModelProto:
     return onnx_models.model([node], *ends)
 
 
-def save_apart(made: onnx.ModelProto, path: Path, location: str = "weights.bin") -> Path:
+def save_apart(made: onnx.ModelProto, path: Path) -> Path:
     """Saves a model with its weights in another file."""
     path.parent.mkdir(parents=True)
     onnx.save(
         made,
         path,
         save_as_external_data=True,
-        location=location,
+        location="weights.bin",
         size_threshold=0,
         convert_attribute=True,
     )

@@ -35,9 +35,9 @@ def scarcity(policy: Goodput) -> Scarcity:
     return Scarcity(policy.admission)
 
 
-def miss(scarcity: Scarcity, count: int, weight: float = 1.0) -> None:
+def miss(scarcity: Scarcity, count: int) -> None:
     for number in range(count):
-        scarcity.missed(request(number, 90, SHORT, weight=weight))
+        scarcity.missed(request(number, 90, SHORT))
 
 
 def test_time_has_no_price_while_hardly_anything_is_missed(scarcity: Scarcity) -> None:

@@ -33,10 +33,10 @@ def clients(
     return Clients(ClientStream(count, mix, Fixed(think_ms)), 1, **limits)
 
 
-def simulated(asking: Clients, service_ms: float = 5.0) -> list[Ending]:
-    """With one device that takes so long for each request."""
-    profile = target("cpu:0", offer(sizes=(1,), base_ms=service_ms))
-    simulator = Simulator(make_policy("edf"), [profile], lambda _run, _kind: int(service_ms * MS))
+def simulated(asking: Clients) -> list[Ending]:
+    """With one device that takes 5 ms for each request."""
+    profile = target("cpu:0", offer(sizes=(1,), base_ms=5.0))
+    simulator = Simulator(make_policy("edf"), [profile], lambda _run, _kind: 5 * MS)
     return list(simulator.serve(asking))
 
 

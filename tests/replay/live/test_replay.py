@@ -394,10 +394,10 @@ boxes: [{devices: [{id: "cpu:0"}]}]
 """
 
 
-def chance_plan(count: int, budget_ms: int = 20_000) -> list[Arrival]:
+def chance_plan(count: int) -> list[Arrival]:
     chance = random.Random(1)
     times = sorted(chance.randrange(300 * MS) for _ in range(count))
-    return [Arrival(at_ns, RequestClass("digits"), budget_ms * MS) for at_ns in times]
+    return [Arrival(at_ns, RequestClass("digits"), 20_000 * MS) for at_ns in times]
 
 
 def failing_inputs(models: Mapping[str, Any]) -> Any:
