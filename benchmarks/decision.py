@@ -1,4 +1,4 @@
-"""The cost of a decision with 1,000 queued requests, and the speed of a simulation.
+"""The cost of a decision with 1,000 queued requests.
 
     python -m benchmarks.decision [--policy NAME] [--json FILE]
 
@@ -16,11 +16,10 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter, perf_counter_ns
+from time import perf_counter_ns
 
 from benchmarks.figures import write_figures
 from policies import POLICIES, make_policy
-from replay.simulator import Arrival, Simulator
 from scheduler.core.commands import Dispatch
 from scheduler.core.events import BatchDone, Event, Submitted, TargetUp
 from scheduler.core.offers import Offer
@@ -113,29 +112,6 @@ def percentile(samples: list[int], share: float) -> float:
     return sorted(samples)[int(share * (len(samples) - 1))] / 1000
 
 
-def simulated_per_s(policy: str, requests: int) -> float:
-    """The requests per second that the simulator plays at 1.2 times the capacity."""
-    rng = random.Random(3)
-    specs = list(targets(rng))
-    mean_ms = sum(batch_ns("cpu:0", kind.model, 16) / 16 for kind in KINDS) / len(KINDS) / MS
-    rate = 1.2 * sum(1 / speed for speed in SPEEDS.values()) / mean_ms / MS
-    at_ns = 0.0
-    arrivals = []
-    for _ in range(requests):
-        at_ns += rng.expovariate(rate)
-        budget_ns = rng.choice((30, 50, 100)) * MS
-        arrivals.append(Arrival(int(at_ns), rng.choice(KINDS), budget_ns))
-
-    def service_ns(run: Dispatch, _kind: RequestClass) -> int:
-        noise = rng.lognormvariate(0, 0.1)
-        return int(batch_ns(run.target_id, run.model, len(run.request_ids)) * noise)
-
-    simulator = Simulator(make_policy(policy), specs, service_ns)
-    started = perf_counter()
-    ended = sum(1 for _ in simulator.run(arrivals))
-    return ended / (perf_counter() - started)
-
-
 def measure(policy: str) -> dict[str, float]:
     """All figures of one policy."""
     figures: dict[str, float] = {}
@@ -147,7 +123,6 @@ def measure(policy: str) -> dict[str, float]:
             figures[f"{prefix}{name}_p50_us"] = percentile(samples, 0.5)
             figures[f"{prefix}{name}_p99_us"] = percentile(samples, 0.99)
         figures[f"{prefix}queued"] = sum(bench.queued) / len(bench.queued)
-    figures["requests_per_s"] = simulated_per_s(policy, 10_000)
     return figures
 
 

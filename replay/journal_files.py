@@ -14,6 +14,7 @@ import msgpack
 from replay.readers import TraceError
 from scheduler.journal_format import (
     MAGIC,
+    SUFFIX,
     Closed,
     Decoder,
     Entry,
@@ -22,8 +23,6 @@ from scheduler.journal_format import (
     Header,
     decode_header,
 )
-
-SUFFIX = ".journal"
 
 _LARGEST_RECORD = 64 << 20
 _LONGEST_LIST = 1_000_000

@@ -34,6 +34,7 @@ from scheduler.core.events import (
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.journal_format import (
+    SUFFIX,
     Encoder,
     Header,
     JournalledPolicy,
@@ -41,8 +42,6 @@ from scheduler.journal_format import (
     encode_header,
     plain_options,
 )
-
-SUFFIX = ".journal"
 
 FLUSH_S = 0.2
 """How much of the journal a crash may lose."""

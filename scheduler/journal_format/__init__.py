@@ -21,6 +21,7 @@ from scheduler.journal_format.plain import decode_header, encode_header
 from scheduler.journal_format.words import (
     EVENTS,
     MAGIC,
+    SUFFIX,
     Closed,
     Entry,
     FormatError,
@@ -35,6 +36,7 @@ from scheduler.journal_format.words import (
 __all__ = [
     "EVENTS",
     "MAGIC",
+    "SUFFIX",
     "Closed",
     "Decoder",
     "Encoder",

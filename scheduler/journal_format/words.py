@@ -33,6 +33,9 @@ from scheduler.core.target_specs import TargetSpec
 MAGIC = b"laxity-journal 2\n"
 """The first bytes of a file; the number is the format's version."""
 
+SUFFIX = ".journal"
+"""The ending of the files' names."""
+
 EVENTS: tuple[type[Event], ...] = (
     Submitted,
     Cancelled,
