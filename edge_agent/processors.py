@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.control_group import own_groups
-from workers.kernel_files import text_of
+from workers.kernel_files import bytes_of, field_of, text_of
 
 _ISA_OF_INTEREST = (
     *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -87,11 +87,11 @@ def probe_cpu(root: Path) -> Cpu:
 
 def memory_bytes(root: Path) -> int:
     """The box's main memory, in bytes."""
-    for line in (root / "proc/meminfo").read_text("ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":
-            return int(value.split()[0]) * 1024
-    raise ValueError(f"{root / 'proc/meminfo'} has no line MemTotal")
+    meminfo = root / "proc/meminfo"
+    found = bytes_of(meminfo, "MemTotal")
+    if found is None:
+        raise ValueError(f"{meminfo} has no line MemTotal")
+    return found
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
@@ -112,12 +112,12 @@ def _model_name(info: dict[str, str]) -> str:
 def allowed_cpus(root: Path) -> list[int]:
     """This process's CPUs: those of the affinity mask that are online, as it may name others."""
     present = _cpu_list(text_of(root / "sys/devices/system/cpu/online") or "")
-    for line in (root / "proc/self/status").read_text("utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name == "Cpus_allowed_list":
-            allowed = _cpu_list(value.strip())
-            return [cpu for cpu in allowed if cpu in present] or allowed
-    raise ValueError(f"{root / 'proc/self/status'} has no line Cpus_allowed_list")
+    status = root / "proc/self/status"
+    mask = field_of(status, "Cpus_allowed_list")
+    if mask is None:
+        raise ValueError(f"{status} has no line Cpus_allowed_list")
+    allowed = _cpu_list(mask)
+    return [cpu for cpu in allowed if cpu in present] or allowed
 
 
 def _cpu_list(text: str) -> list[int]:

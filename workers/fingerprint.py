@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from workers.kernel_files import text_of
+from workers.kernel_files import field_of, text_of
 from workers.runtimes.base import DeviceSpec, Runtime
 
 Fingerprint = dict[str, str]
@@ -57,9 +57,8 @@ def fingerprint_id(of: Fingerprint) -> str:
 
 def processor_name(root: Path = Path("/")) -> str:
     """The CPU's model name, or the board's where the kernel names no CPU (ARM)."""
-    for line in (text_of(root / "proc/cpuinfo") or "").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
+    named = field_of(root / "proc/cpuinfo", "model name")
+    if named is not None:
+        return named
     board = text_of(root / "proc/device-tree/model")
     return board or platform.processor() or platform.machine()

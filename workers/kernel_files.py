@@ -23,6 +23,21 @@ def number_of(path: Path) -> int | None:
         return None
 
 
+def field_of(path: Path, name: str) -> str | None:
+    """What a file's first line `name: value` says, or None."""
+    for line in (text_of(path) or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip()
+    return None
+
+
+def bytes_of(path: Path, name: str) -> int | None:
+    """The bytes in a file's line `name: 1024 kB`, or None."""
+    said = field_of(path, name)
+    return None if said is None else int(said.split()[0]) * 1024
+
+
 class Standing(NamedTuple):
     """A process's state as the kernel reports it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workers.control_group import own_groups
-from workers.kernel_files import text_of
+from workers.kernel_files import bytes_of, text_of
 from workers.model_files import weight_bytes
 
 _SHORTAGES = ("bad_alloc", "bad allocation", "MemoryError", "MemoryAllocation", "out of memory")
@@ -23,7 +23,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     limits = [
         left for folder in own_groups(root, "memory") if (left := _left_in(folder)) is not None
     ]
-    available = _meminfo(root)
+    available = bytes_of(root / "proc/meminfo", "MemAvailable")
     if available is not None:
         limits.append(available)
     return min(limits, default=None)
@@ -31,11 +31,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 def resident_bytes(root: Path = Path("/")) -> int:
     """The main memory this process uses now, in bytes; 0 where the kernel does not say."""
-    for line in (text_of(root / "proc/self/status") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "VmRSS":
-            return int(value.split()[0]) * 1024
-    return 0
+    return bytes_of(root / "proc/self/status", "VmRSS") or 0
 
 
 def lack_of_room(path: Path, available: int | None) -> str | None:
@@ -69,14 +65,6 @@ def name_shortage(path: Path, reason: str) -> str:
     if not any(word in reason for word in _SHORTAGES):
         return reason
     return f"too large for memory: its weights take {weight_bytes(path) / 1e6:,.1f} MB; {reason}"
-
-
-def _meminfo(root: Path) -> int | None:
-    for line in (text_of(root / "proc/meminfo") or "").splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
 
 
 def _left_in(folder: Path) -> int | None:

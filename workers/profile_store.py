@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -42,7 +42,7 @@ class _Entry(BaseModel):
 
     model: str
     variant: str
-    latency_ns: dict[int, list[int]]
+    latency_ns: dict[int, tuple[int, ...]]
     rejected: str | None
     load_ns: int = 0
     energy_uj: dict[int, int] = {}
@@ -79,29 +79,12 @@ class ProfileStore:
         entry = self._read(of).profiles.get(key)
         if entry is None:
             return None
-        latency_ns = {batch: tuple(samples) for batch, samples in entry.latency_ns.items()}
-        return Profile(
-            latency_ns,
-            entry.rejected,
-            entry.load_ns,
-            entry.energy_uj,
-            entry.partial,
-            entry.limited,
-        )
+        return Profile(**entry.model_dump(exclude={"model", "variant"}))
 
     def put(self, of: Fingerprint, key: str, model: str, variant: str, profile: Profile) -> None:
         """Store a profile; the names are for people who read the file."""
         document = self._read(of)
-        document.profiles[key] = _Entry(
-            model=model,
-            variant=variant,
-            latency_ns={batch: list(samples) for batch, samples in profile.latency_ns.items()},
-            rejected=profile.rejected,
-            load_ns=profile.load_ns,
-            energy_uj=dict(profile.energy_uj),
-            partial=profile.partial,
-            limited=profile.limited,
-        )
+        document.profiles[key] = _Entry(model=model, variant=variant, **asdict(profile))
         replace_file(self.path(of), document.model_dump_json(indent=1), durable=True)
 
     def superseded(self, of: Fingerprint) -> str | None:
@@ -163,6 +146,6 @@ def _is_sound(entry: _Entry) -> bool:
     if entry.rejected is not None:
         return not ladder
     return 1 in ladder and all(
-        batch >= 1 and samples and samples[0] > 0 and samples == sorted(samples)
+        batch >= 1 and samples and samples[0] > 0 and list(samples) == sorted(samples)
         for batch, samples in ladder.items()
     )

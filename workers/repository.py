@@ -274,10 +274,10 @@ def _cache_rules(
 
 def _profile_shapes(content: ModelFile, signature: Signature) -> dict[str, tuple[int, ...]]:
     specs = {spec.name: spec for spec in signature.inputs}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in content.profile_shapes.items():
-        shapes[name] = _fitting("profile_shapes", name, shape, specs)
-    return shapes
+    return {
+        name: _fitting("profile_shapes", name, shape, specs)
+        for name, shape in content.profile_shapes.items()
+    }
 
 
 def _shape_ranges(content: ModelFile, signature: Signature) -> dict[str, ShapeRange]:

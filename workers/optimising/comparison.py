@@ -68,7 +68,7 @@ class Losses:
     Attributes:
         agreement: The share of items with the same largest value in every output.
         deviation: The mean difference of a value, as a share of the largest magnitude in its
-        tensor.
+            tensor.
         accuracy: The share of right answers, or None without labels.
         accuracy_before: The other variant's share on the same items.
     """

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from workers.kernel_files import number_of, text_of
+from workers.kernel_files import bytes_of, number_of, text_of
 from workers.telemetry.reading import (
     ClockNs,
     Rate,
@@ -78,12 +78,8 @@ class CpuProbe:
         return self._board.read() if joules is None else (self._watts.of(joules), joules)
 
     def _memory(self) -> tuple[int | None, int | None]:
-        found: dict[str, int] = {}
-        for line in (text_of(self._root / "proc/meminfo") or "").splitlines():
-            name, _, value = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                found[name] = int(value.split()[0]) * 1024
-        return found.get("MemTotal"), found.get("MemAvailable")
+        meminfo = self._root / "proc/meminfo"
+        return bytes_of(meminfo, "MemTotal"), bytes_of(meminfo, "MemAvailable")
 
     def _clock_hz(self) -> int | None:
         folder = self._root / "sys/devices/system/cpu"
