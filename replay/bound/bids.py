@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from replay.bound.model import Coming, Floats, Ints, Option
+from replay.bound.model import Floats, Ints, Option
 from replay.bound.timeline import Company, Prices
+from replay.simulator import Arrival
 from scheduler.core.requests import RequestClass
 
 
@@ -49,7 +50,7 @@ class Requests:
 
     @classmethod
     def of(
-        cls, arrivals: Sequence[Coming], weighted: bool, kinds: dict[RequestClass, int]
+        cls, arrivals: Sequence[Arrival], weighted: bool, kinds: dict[RequestClass, int]
     ) -> Requests:
         """Arrivals as columns; `kinds` gets a number for each class that it doesn't have yet."""
         at_ns = np.array([arrival.at_ns for arrival in arrivals], np.int64)

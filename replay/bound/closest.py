@@ -18,8 +18,9 @@ from pathlib import Path
 import scipy  # type: ignore[import-untyped]
 
 from replay.bound.fluid import fluid_bound
-from replay.bound.model import Coming, Conditions, ServiceTimes
+from replay.bound.model import Conditions, ServiceTimes
 from replay.bound.whole import whole_bound
+from replay.simulator import Arrival
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
@@ -52,7 +53,7 @@ def cache_dir() -> Path:
 
 
 def closest_bound(
-    arrivals: Callable[[], Iterable[Coming]],
+    arrivals: Callable[[], Iterable[Arrival]],
     targets: Sequence[TargetSpec],
     conditions: Mapping[str, Conditions],
     times: ServiceTimes,
@@ -83,7 +84,7 @@ def closest_bound(
 
 
 def _digest(
-    arrivals: Iterable[Coming],
+    arrivals: Iterable[Arrival],
     targets: Sequence[TargetSpec],
     conditions: Mapping[str, Conditions],
     times: ServiceTimes,

@@ -10,7 +10,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from replay.bound.model import (
-    Coming,
+    Bound,
     Conditions,
     Fleet,
     Floats,
@@ -19,6 +19,7 @@ from replay.bound.model import (
     floored,
     make_fleet,
 )
+from replay.simulator import Arrival
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
@@ -28,30 +29,21 @@ _STOPPED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ExactBound:
+class ExactBound(Bound):
     """The most that can be finished in time.
 
     Attributes:
-        value: The number of requests, or their weight.
-        offered: All requests, or their weight.
         exact: Whether some schedule reaches `value`; if not, it is only an upper bound.
         grid_ns: The step in which time was counted; if above 1, times were rounded in favour of
             the bound.
     """
 
-    value: float
-    offered: float
     exact: bool
     grid_ns: int
 
-    @property
-    def share(self) -> float:
-        """The bound as a share of what was offered; 1 if nothing was."""
-        return self.value / self.offered if self.offered else 1.0
-
 
 def exact_bound(
-    arrivals: Iterable[Coming],
+    arrivals: Iterable[Arrival],
     targets: Iterable[TargetSpec],
     *,
     conditions: Mapping[str, Conditions] | None = None,
@@ -169,12 +161,12 @@ class _Program:
     parallel: list[int]
 
 
-def _finest_ns(requests: Sequence[Coming], fleet: Fleet) -> int:
+def _finest_ns(requests: Sequence[Arrival], fleet: Fleet) -> int:
     """A grid worth trying first: some hundred steps per batch."""
     return min(o.least_ns for r in requests for o in fleet.options(r.kind)) // 256
 
 
-def _begins(requests: Sequence[Coming], fleet: Fleet, grid_ns: int, limit: int) -> _Program | None:
+def _begins(requests: Sequence[Arrival], fleet: Fleet, grid_ns: int, limit: int) -> _Program | None:
     """Every batch that a left-shifted schedule could hold; None if there are too many."""
     members: dict[RequestClass, list[int]] = {}
     for index, request in enumerate(requests):
@@ -209,7 +201,7 @@ class _Line:
         kind: RequestClass,
         option: Option,
         own: Sequence[int],
-        requests: Sequence[Coming],
+        requests: Sequence[Arrival],
         grid_ns: int,
     ) -> None:
         self.kind = kind

@@ -11,7 +11,7 @@ import numpy as np
 from replay.bound.bids import NOBODY, Bid, Requests
 from replay.bound.model import (
     FAR_NS,
-    Coming,
+    Bound,
     Conditions,
     Fleet,
     Floats,
@@ -22,6 +22,7 @@ from replay.bound.model import (
 from replay.bound.prices import Demand, price_list
 from replay.bound.refine import refine
 from replay.bound.timeline import Prices
+from replay.simulator import Arrival
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
@@ -29,29 +30,20 @@ _SHARE_OF_LONG = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class FluidBound:
+class FluidBound(Bound):
     """An upper bound on what can be finished in time.
 
     Attributes:
-        value: The most requests, or weight, that can be expected to finish in time.
-        offered: All requests, or their weight.
         possible: Those that some target could finish in time if it did nothing else.
         requests: How many requests there were.
     """
 
-    value: float
-    offered: float
     possible: float
     requests: int
 
-    @property
-    def share(self) -> float:
-        """The bound as a share of what was offered; 1 if nothing was."""
-        return self.value / self.offered if self.offered else 1.0
-
 
 def fluid_bound(
-    arrivals: Iterable[Coming],
+    arrivals: Iterable[Arrival],
     targets: Iterable[TargetSpec],
     *,
     conditions: Mapping[str, Conditions] | None = None,
@@ -120,7 +112,7 @@ def fluid_bound(
 
 
 def _blocks(
-    arrivals: Iterable[Coming], weighted: bool, size: int, kinds: dict[RequestClass, int]
+    arrivals: Iterable[Arrival], weighted: bool, size: int, kinds: dict[RequestClass, int]
 ) -> Iterator[Requests]:
     stream = iter(arrivals)
     before_ns: int | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,28 +29,22 @@ ServiceTimes = Callable[[str, Offer, int], Sequence[int]]
 batch draws one independently of all else. A single sample means it always takes that long."""
 
 
-class Coming(Protocol):
-    """What the bounds read of a request of a workload; see `replay.simulator.Arrival`."""
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An upper bound on what can be finished in time.
+
+    Attributes:
+        value: The most requests, or weight, that can be expected to finish in time.
+        offered: All requests, or their weight.
+    """
+
+    value: float
+    offered: float
 
     @property
-    def at_ns(self) -> int:
-        """Its arrival time."""
-
-    @property
-    def kind(self) -> RequestClass:
-        """Its class."""
-
-    @property
-    def budget_ns(self) -> int:
-        """Time from arrival to deadline."""
-
-    @property
-    def weight(self) -> float:
-        """What it is worth."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of its inputs."""
+    def share(self) -> float:
+        """The bound as a share of what was offered; 1 if nothing was."""
+        return self.value / self.offered if self.offered else 1.0
 
 
 @dataclass(frozen=True, slots=True)

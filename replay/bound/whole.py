@@ -14,7 +14,7 @@ from replay.bound.bids import Requests
 from replay.bound.device import Device
 from replay.bound.lanes import Clock, Lane, Odds, TooWide, make_clock, odds_of, quantiles
 from replay.bound.model import (
-    Coming,
+    Bound,
     Conditions,
     Fleet,
     Floats,
@@ -24,6 +24,7 @@ from replay.bound.model import (
     make_fleet,
 )
 from replay.bound.tolls import Tolls
+from replay.simulator import Arrival
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 
@@ -75,27 +76,18 @@ _PATIENCE = 10
 
 
 @dataclass(frozen=True, slots=True)
-class WholeBound:
+class WholeBound(Bound):
     """An upper bound on what can be finished in time.
 
     Attributes:
-        value: The most requests, or weight, that can be expected to finish in time.
-        offered: All requests, or their weight.
         grid_ns: The step in which time was counted, with everything rounded in favour of the bound.
     """
 
-    value: float
-    offered: float
     grid_ns: int
-
-    @property
-    def share(self) -> float:
-        """The bound as a share of what was offered; 1 if nothing was."""
-        return self.value / self.offered if self.offered else 1.0
 
 
 def whole_bound(
-    arrivals: Iterable[Coming],
+    arrivals: Iterable[Arrival],
     targets: Iterable[TargetSpec],
     *,
     conditions: Mapping[str, Conditions] | None = None,
