@@ -46,9 +46,7 @@ from typing import Any
 import numpy as np
 
 from replay.demo.cameras import Record
-
-REFUSALS = ("infeasible", "overloaded", "unavailable")
-"""Outcomes that refuse a request without trying it."""
+from scheduler.core.outcomes import REFUSALS
 
 _CLOCK_TOLERANCE_MS = 5.0
 """The caller notes the end of a request in a callback, which other callbacks may delay. On a busy

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist, median_high
 
-from replay.bound import Conditions, ServiceTimes
+from replay.bound.model import FAR_NS, Conditions, ServiceTimes
 from replay.fleet.world import (
-    FAR_NS,
     FIRST_SEED,
     Course,
     FleetWorld,

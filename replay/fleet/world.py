@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TypeVar
 
-from replay.bound import SharedLink
+from replay.bound.model import FAR_NS, SharedLink
 from replay.links import LinkTrace
 
 RESEND_NS = 200_000_000
@@ -19,9 +19,6 @@ RESEND_NS = 200_000_000
 
 FIRST_SEED = 1
 """The seed with which a journal's requests meet devices at the pace they had at that time."""
-
-FAR_NS = 1 << 61
-"""A time that is never reached."""
 
 UNKNOWN_NS = 1_000_000_000
 """How long a device keeps a randomly chosen pace."""

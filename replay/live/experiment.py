@@ -109,11 +109,8 @@ def _status_of(url: str | None) -> Mapping[str, Any]:
 
 
 def _policy_in(status: Mapping[str, Any]) -> str:
-    return _label(status.get("policy", {}))
-
-
-def _label(policy: Mapping[str, Any]) -> str:
-    """A policy and its options, as `--policy` takes them."""
+    """A box's policy and its options, as `--policy` takes them."""
+    policy = status.get("policy", {})
     options = [f"{key}={_text(value)}" for key, value in policy.items() if key != "name"]
     return "?".join(filter(None, (str(policy.get("name", "?")), "&".join(options))))
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from replay.results import ANSWERED, RunResult, Tally
 from scheduler.core.names import natural
+from scheduler.core.outcomes import REFUSALS
 
 Floats = npt.NDArray[np.float64]
 
@@ -22,7 +23,6 @@ RATIO_HIGH = 2.0
 """The largest latency shown, as a share of the deadline, and the number of steps up to it."""
 
 ENDINGS = ("on time", "late", "refused", "expired", "failed")
-_REFUSED = ("infeasible", "overloaded", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _ending(outcome: str, on_time: bool) -> str:
         return "on time"
     if outcome in ANSWERED:
         return "late"
-    if outcome in _REFUSED:
+    if outcome in REFUSALS:
         return "refused"
     return "expired" if outcome == "expired" else "failed"
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from statistics import fmean
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -69,20 +70,21 @@ def check(
 
 def _test(name: str, as_json: bool) -> bool:
     from replay import policy_trial as trial  # slow to import
-    from replay.experiment import PolicyFault
+    from replay.conformance import conformance
+    from replay.experiment import PolicyChoice, PolicyFault
 
     console = Console(stderr=True, highlight=False)
     # stdout is for the results, not for what a policy prints
     with redirect_stdout(sys.stderr), trial.told_of(name):
         try:
-            make = trial.read_policy(name)
-            policy = make()
+            choice = PolicyChoice.parse(name)
+            policy = choice.make()
         except ValueError as error:
             raise WrongUsage(str(error)) from None
         label = "?".join([type(policy).__name__, *name.split("?")[1:]])
         with console.status("the laws") as status, _ended(policy) as again:
             verdicts = []
-            for verdict in trial.try_policy(make):
+            for verdict in conformance(choice.make):
                 verdicts.append(verdict)
                 again()
             lawful = all(verdict.problem is None for verdict in verdicts)
@@ -91,7 +93,7 @@ def _test(name: str, as_json: bool) -> bool:
             for scenario in trial.SCENARIOS if lawful else ():
                 status.update(f"scenario {scenario}")
                 try:
-                    played = trial.play_policy(label, make, scenario)
+                    played = trial.play_policy(replace(choice, label=label), scenario)
                 except PolicyFault as fault:
                     verdicts.append(trial.did_not_play(scenario, fault))
                     lawful = False

@@ -27,3 +27,7 @@ class Outcome(str, Enum):
     """No healthy target has the model."""
     FAILED = "failed"
     """The runtime failed it in every allowed attempt."""
+
+
+REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
+"""Outcomes that refuse a request without trying it."""

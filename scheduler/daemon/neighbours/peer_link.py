@@ -15,6 +15,7 @@ from scheduler.backoff import Backoff
 from scheduler.client.connection import Connection, OnFrame, OnLost, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
+from scheduler.core.outcomes import REFUSALS
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
 from scheduler.daemon.neighbours.introducer import Introducer
@@ -39,9 +40,6 @@ FIRST_RETRY_NS, LONGEST_RETRY_NS = 100_000_000, 2_000_000_000
 
 SILENT_NS = 2_000_000_000
 """A connection silent for this long is abandoned: a broken one may never report an error."""
-
-REFUSALS = frozenset(("infeasible", "overloaded", "unavailable"))
-"""Outcomes with which another box refuses a request."""
 
 _NOTHING = "it offers nothing at present that can be used from here"
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from replay.experiment import Experiment, PolicyChoice
 from replay.live.endings import LiveEnding, LiveTally, Spread
-from replay.live.experiment import _label, play_experiment
+from replay.live.experiment import _policy_in, play_experiment
 from replay.live.inputs import random_inputs
 from replay.live.player import Player
 from replay.live.processes import LiveError
@@ -501,7 +501,9 @@ def test_no_process_is_no_way_to_send(tmp_path):
 
 def test_a_policy_is_told_as_a_replay_takes_it():
     policy = {"name": "hedge", "inner": {"name": "goodput", "quantile": None}}
-    assert dict(PolicyChoice.parse(_label(policy)).options) == {"inner": policy["inner"]}
+    assert dict(PolicyChoice.parse(_policy_in({"policy": policy})).options) == {
+        "inner": policy["inner"]
+    }
 
 
 def experiment_in(folder: Path) -> Experiment:
