@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
-from scheduler.client.connection import Connection, connect
+from scheduler.client.connection import connect
 from scheduler.client.tls import Tls, TlsFailure
 from scheduler.errors import LaxityError, ProtocolError, Unauthorized, Unavailable
+
+if TYPE_CHECKING:
+    from scheduler.client.exchange import Exchange
 
 _FIRST_DELAY_NS = 5_000_000
 _LONGEST_DELAY_NS = 250_000_000
@@ -22,27 +24,8 @@ _OTHERS = (
 )
 
 
-class Caller(Protocol):
-    """What a dialer opens connections for."""
-
-    def wants_connection(self) -> bool:
-        """Whether something waits for a connection."""
-
-    def on_open(self, connection: Connection) -> None:
-        """Called with an open connection."""
-
-    def on_refused(self, error: LaxityError) -> None:
-        """Called when the daemon refuses the client, so that retrying is pointless."""
-
-    def on_frame(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
-        """Called with each frame."""
-
-    def on_lost(self, connection: Connection, error: Exception) -> None:
-        """Called when an open connection is lost."""
-
-
 class Dialer:
-    """Opens connections for a caller, with exponential backoff and jitter between attempts.
+    """Opens connections for an exchange, with exponential backoff and jitter between attempts.
 
     The backoff outlives a connection: only `worked` resets it, so that a daemon that welcomes
     clients and then drops them is not dialled in a tight loop.
@@ -51,7 +34,7 @@ class Dialer:
         reason: Why there is no connection, for people.
     """
 
-    def __init__(self, url: str, token: str | None, tls: Tls | None, caller: Caller) -> None:
+    def __init__(self, url: str, token: str | None, tls: Tls | None, exchange: Exchange) -> None:
         """Does nothing until `dial`.
 
         Raises:
@@ -64,7 +47,7 @@ class Dialer:
         self._address = parse_address(url)
         self._token = token
         self._tls = tls
-        self._caller = caller
+        self._exchange = exchange
         self._backoff = Backoff(_FIRST_DELAY_NS, _LONGEST_DELAY_NS)
         self._waits = False
         self._task: asyncio.Task[None] | None = None
@@ -91,23 +74,23 @@ class Dialer:
         return Unavailable(f"cannot reach the daemon at {self.url}: {self.reason}{hint}")
 
     async def _dial(self) -> None:
-        caller = self._caller
+        exchange = self._exchange
         try:
-            while caller.wants_connection():
+            while exchange.wants_connection():
                 await self._wait()
                 try:
                     connection = await connect(
-                        self._address, self._token, caller.on_frame, caller.on_lost, self._tls
+                        self._address, self._token, exchange.on_frame, exchange.on_lost, self._tls
                     )
                 except (Unauthorized, ProtocolError) as error:
-                    caller.on_refused(error)
+                    exchange.on_refused(error)
                     return
                 except Exception as error:  # Anything that a resolver, TLS or the server may raise.
                     self.reason = _reason(error)
                     self._is_turned_away = isinstance(error, LaxityError)
                     self._hint = _hint(error)
                 else:
-                    caller.on_open(connection)
+                    exchange.on_open(connection)
         finally:
             self._task = None
 

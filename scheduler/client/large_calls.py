@@ -3,54 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from scheduler import wire
 from scheduler.client.call import Call
 
+if TYPE_CHECKING:
+    from scheduler.client.exchange import Exchange
+
 LARGE_BYTES = 1024 * 1024
 """The size of a socket's buffer; a larger body keeps later messages waiting."""
-
-
-class Lane(Protocol):
-    """What carries calls over one connection; an exchange in practice."""
-
-    def start(self, *calls: Call) -> None:
-        """Sends calls."""
-
-    def cancel(self, call_id: int) -> None:
-        """Drops a call."""
-
-    def close(self) -> None:
-        """Cancels calls in flight."""
-
-    async def wait_closed(self) -> None:
-        """After `close`, waits until its connection is closed."""
 
 
 class LargeCalls:
     """Takes the calls that would keep others waiting, and carries them separately.
 
     Args:
-        new_lane: Makes the lane that carries them; called for the first large call.
+        new_exchange: Makes the exchange that carries them; called for the first large call.
         large_bytes: Bodies of more bytes than this are large.
     """
 
-    def __init__(self, new_lane: Callable[[], Lane], large_bytes: float) -> None:
+    def __init__(self, new_exchange: Callable[[], Exchange], large_bytes: float) -> None:
         """Starts without a connection."""
-        self._new_lane = new_lane
+        self._new_exchange = new_exchange
         self._large_bytes = large_bytes
         self._models: set[str] = set()
-        self._lane: Lane | None = None
+        self._exchange: Exchange | None = None
 
     def without(self, calls: tuple[Call, ...]) -> tuple[Call, ...]:
         """Sends the large calls, and returns the others."""
         large = [call for call in calls if self._is_large(call)]
         if not large:
             return calls
-        if self._lane is None:
-            self._lane = self._new_lane()
-        self._lane.start(*large)
+        if self._exchange is None:
+            self._exchange = self._new_exchange()
+        self._exchange.start(*large)
         return tuple(call for call in calls if call not in large)
 
     def note(self, call: Call, body: wire.Body | None) -> None:
@@ -60,18 +47,18 @@ class LargeCalls:
 
     def cancel(self, call_id: int) -> None:
         """Drops a call, if it is one of these."""
-        if self._lane is not None:
-            self._lane.cancel(call_id)
+        if self._exchange is not None:
+            self._exchange.cancel(call_id)
 
     def close(self) -> None:
         """Cancels calls in flight and closes the connection."""
-        if self._lane is not None:
-            self._lane.close()
+        if self._exchange is not None:
+            self._exchange.close()
 
     async def wait_closed(self) -> None:
         """After `close`, waits until the connection is closed."""
-        if self._lane is not None:
-            await self._lane.wait_closed()
+        if self._exchange is not None:
+            await self._exchange.wait_closed()
 
     def _is_large(self, call: Call) -> bool:
         return call.body_bytes > self._large_bytes or (

@@ -171,7 +171,7 @@ class Neighbours:
             self._guests.welcome(guest, box)
         return {**self._who_is_here(guest.local_host), "models": self._guests.cards()}
 
-    # -- for the links (Introducer)
+    # -- for the links
 
     def address_of(self, box: str) -> str | None:
         """The current address of a member; None if it is unknown or has left."""

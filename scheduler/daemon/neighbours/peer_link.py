@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -18,7 +18,6 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import REFUSALS
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
-from scheduler.daemon.neighbours.introducer import Introducer
 from scheduler.daemon.neighbours.large_way import LargeWay
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
@@ -31,6 +30,9 @@ from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.shrinking import Shrinking, Shrinkings, shrunk_note
 from scheduler.errors import InvalidInput, LaxityError, ProtocolError
+
+if TYPE_CHECKING:
+    from scheduler.daemon.neighbours.neighbours import Neighbours
 
 CONNECT_S = 3.0
 """Timeout until the other box has introduced itself."""
@@ -54,7 +56,7 @@ class PeerLink:
     Args:
         box: The name of the other box; the target's id.
         token: The token for the other box.
-        introducer: This box.
+        neighbours: The boxes of the site, and this one.
         listener: Receives the reports of the link.
         clock_ns: The monotonic clock.
 
@@ -65,14 +67,14 @@ class PeerLink:
         self,
         box: str,
         token: str | None,
-        introducer: Introducer,
+        neighbours: Neighbours,
         listener: LinkListener,
         clock_ns: Callable[[], int],
     ) -> None:
         """Not connected yet; see `keep_connected`."""
         self._box = box
         self._token = token
-        self._introducer = introducer
+        self._neighbours = neighbours
         self._listener = listener
         self._clock_ns = clock_ns
         self._loop = asyncio.get_running_loop()
@@ -82,7 +84,7 @@ class PeerLink:
         self._up = False
         self._leaving = False
         self._reason = "not reached yet"
-        self._known = PeerKnowledge(box, introducer.allows)
+        self._known = PeerKnowledge(box, neighbours.allows)
         self._meter = WayMeter(clock_ns=clock_ns)
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, Sent] = {}
@@ -125,11 +127,11 @@ class PeerLink:
 
     async def _dial(self, on_frame: OnFrame, on_lost: OnLost) -> Connection:
         """Connects and sends this box's introduction; the answer is the first frame."""
-        address = self._introducer.address_of(self._box)
+        address = self._neighbours.address_of(self._box)
         if address is None:
             raise ConnectionError("it has left")
         connection = await connect(parse_address(address), self._token, on_frame, on_lost)
-        connection.send(wire.encode(self._introducer.introduction(connection)))
+        connection.send(wire.encode(self._neighbours.introduction(connection)))
         return connection
 
     async def _introduce(self, met: asyncio.Future[None]) -> None:
@@ -311,7 +313,7 @@ class PeerLink:
     def _on_reply(self, header: wire.Header) -> None:
         if header["id"] == 0 and self._met is not None and not self._met.done():
             value = header["value"]
-            self._introducer.met(self._box, value)
+            self._neighbours.met(self._box, value)
             self._learn(value["models"])
             self._met.set_result(None)
         else:
@@ -327,7 +329,7 @@ class PeerLink:
         self._listener.on_catalog(self._box, cards, self._problems, own=False)
 
     def _on_report(self, rows: list[Row], members: Any) -> None:
-        self._introducer.heard(self._box, members)
+        self._neighbours.heard(self._box, members)
         self._reported_ns = self._clock_ns()
         if self._known.usable()[1] != self._problems:  # this box's own models have changed
             self._tell_models()
@@ -348,7 +350,7 @@ class PeerLink:
             self._listener.on_withdrawn(self._box, gone, f"{self._box} offers it no longer")
         room = self._known.room()
         if self._connection is not None:
-            cards = [self._introducer.card(model) for model in sorted(self._known.models)]
+            cards = [self._neighbours.card(model) for model in sorted(self._known.models)]
             self._shrinkings.allow(cards, self._connection.encodings)
         spec = self._known.target(room, self._meter.transfer_ns(), self._shrinkings.forms)
         if spec is None:
@@ -387,7 +389,7 @@ class PeerLink:
         self._meter.carried(sent.sent_size, len(outputs), way_ns, sent_ns)
         device, runtime = map(name_from, (header["target"], header["runtime"]))
         ran = Ran(device, runtime, index(header["batch"]))
-        specs, card = header["out"], self._introducer.card(sent.dispatch.model)
+        specs, card = header["out"], self._neighbours.card(sent.dispatch.model)
         try:
             check_outputs(specs, len(outputs), card.signature.outputs if card else ())
         except InvalidInput as error:
