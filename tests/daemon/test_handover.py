@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from scheduler.daemon.handover import ENOUGH, LEAST_NS, SAMPLES, TELL_NS, Handover
+from tests.clock import Clock
 
 MS = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 def batches(handover: Handover, clock: Clock, took_ns: int, count: int) -> list[int]:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
 import pytest
 
 from tests.workers.onnx_models import save
+from workers.device_host import DeviceHost
 from workers.model import Model
 from workers.profiling import Effort
 from workers.repository import load_repository
+from workers.runtimes.base import DeviceSpec
 
 AddModel = Callable[..., Path]
+StartOn = Callable[..., DeviceHost]
 
 QUICK = Effort(budget_ns=0, min_repeats=2, max_repeats=2, max_warm_ups=4)
 
@@ -22,6 +25,21 @@ def root(tmp_path: Path) -> Path:
     folder = tmp_path / "models"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture
+def start_on(root: Path, tmp_path: Path) -> Iterator[StartOn]:
+    """Starts the hosts of devices, which are closed at the end."""
+    hosts = []
+
+    def start_host(device: DeviceSpec, max_batch: int = 4) -> DeviceHost:
+        host = DeviceHost(device, root, tmp_path / "state", max_batch, QUICK)
+        hosts.append(host)
+        return host
+
+    yield start_host
+    for host in hosts:
+        host.close()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.core.offers import Offer
 from tests.workers import onnx_models
-from tests.workers.conftest import QUICK
+from tests.workers.conftest import QUICK, StartOn
 from tests.workers.onnx_models import save
 from workers import measuring_again
 from workers.batches import Item, ItemRunner
@@ -35,18 +35,12 @@ needs_both = pytest.mark.skipif(
 
 
 @pytest.fixture
-def start(root, tmp_path):
-    hosts = []
-
+def start(start_on: StartOn) -> StartOn:
     def start_host(*runtimes: str, max_batch: int = 4, **options) -> DeviceHost:
         spec = DeviceSpec("cpu:0", "cpu", runtimes=runtimes, options=options)
-        host = DeviceHost(spec, root, tmp_path / "state", max_batch, QUICK)
-        hosts.append(host)
-        return host
+        return start_on(spec, max_batch)
 
-    yield start_host
-    for host in hosts:
-        host.close()
+    return start_host
 
 
 @pytest.fixture(params=CPU_RUNTIMES)

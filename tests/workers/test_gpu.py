@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.workers import onnx_models
-from tests.workers.conftest import QUICK
+from tests.workers.conftest import StartOn
 from workers.device_host import DeviceHost
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec
@@ -40,19 +40,13 @@ def need(*names: str) -> None:
 
 
 @pytest.fixture
-def start(root, tmp_path):
-    hosts = []
-
+def start(start_on: StartOn) -> StartOn:
     def start_host(*runtimes: str, max_batch: int = 4, **options) -> DeviceHost:
         need(*runtimes)
         device = DeviceSpec("gpu:0", "gpu", runtimes=runtimes, options=options)
-        host = DeviceHost(device, root, tmp_path / "state", max_batch, QUICK)
-        hosts.append(host)
-        return host
+        return start_on(device, max_batch)
 
-    yield start_host
-    for host in hosts:
-        host.close()
+    return start_host
 
 
 @EACH

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.workers import onnx_models
-from tests.workers.conftest import QUICK
 from workers.batches import Item
 from workers.device_host import DeviceHost
 from workers.model import Variant
@@ -43,20 +42,6 @@ def save_running_sum(folder: Path) -> None:
     openvino.save_model(made, folder / "model.xml", compress_to_fp16=False)
 
 
-@pytest.fixture
-def start(root, tmp_path):
-    hosts = []
-
-    def start_host(device: DeviceSpec = CPU, max_batch: int = 4) -> DeviceHost:
-        host = DeviceHost(device, root, tmp_path / "state", max_batch, QUICK)
-        hosts.append(host)
-        return host
-
-    yield start_host
-    for host in hosts:
-        host.close()
-
-
 def ask(host: DeviceHost, *values: float) -> list[float]:
     items: list[Item] = [{"x": np.full(3, value, np.float32)} for value in values]
     answers = []
@@ -66,9 +51,9 @@ def ask(host: DeviceHost, *values: float) -> list[float]:
     return answers
 
 
-def test_a_stateful_model_forgets_between_requests_and_is_not_batched(start, root):
+def test_a_stateful_model_forgets_between_requests_and_is_not_batched(start_on, root):
     save_running_sum(root / "sum" / "1")
-    host = start()
+    host = start_on(CPU)
 
     (offer,) = host.prepare()
 
@@ -80,10 +65,10 @@ def test_a_stateful_model_forgets_between_requests_and_is_not_batched(start, roo
     assert host.repository.models["sum"].cache is None
 
 
-def test_a_stateful_model_declared_stateless_is_batched(start, root):
+def test_a_stateful_model_declared_stateless_is_batched(start_on, root):
     save_running_sum(root / "sum")
     (root / "sum" / "model.yaml").write_text('stateless: true\nvariants: {"1": {file: model.xml}}')
-    host = start()
+    host = start_on(CPU)
 
     (offer,) = host.prepare()
 
@@ -93,10 +78,10 @@ def test_a_stateful_model_declared_stateless_is_batched(start, root):
     assert host.repository.models["sum"].cache is not None
 
 
-def test_streams_run_items_side_by_side_that_cannot_share_a_batch(start, add):
+def test_streams_run_items_side_by_side_that_cannot_share_a_batch(start_on, add):
     add("stuck", onnx_models.resists_reshaping(), "max_batch: 8\nvariants: {a: {file: model.onnx}}")
     device = DeviceSpec("cpu:0", "cpu", runtimes=("openvino",), options={"streams": 3})
-    model = start(device).repository.models["stuck"]
+    model = start_on(device).repository.models["stuck"]
 
     session = OpenVino().load(model, model.variants[0], device, Path("/nonexistent"))
 
@@ -125,10 +110,10 @@ class Counted:
             raise RuntimeError("bad item")
 
 
-def test_no_stream_runs_on_when_an_item_beside_it_has_failed(start, add):
+def test_no_stream_runs_on_when_an_item_beside_it_has_failed(start_on, add):
     add("stuck", onnx_models.resists_reshaping(), "max_batch: 8\nvariants: {a: {file: model.onnx}}")
     device = DeviceSpec("cpu:0", "cpu", runtimes=("openvino",), options={"streams": 3})
-    model = start(device).repository.models["stuck"]
+    model = start_on(device).repository.models["stuck"]
     session = OpenVino().load(model, model.variants[0], device, Path("/nonexistent"))
     session._requests = [Counted(r, i == 0) for i, r in enumerate(session._requests)]
 

@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.clock import Clock
 from workers.stuck import TIMES, StuckWatch
 
 KEY = "model", "fp32"
 MS = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @pytest.fixture

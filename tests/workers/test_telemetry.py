@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.clock import Clock
 from workers.device_watch import DeviceWatch, state_of
 from workers.kernel_files import number_of
 from workers.runtimes.base import DeviceSpec
@@ -154,13 +155,6 @@ def intel_box(tmp_path):
         },
     )
     return tmp_path
-
-
-class Clock:
-    now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 def waited(root: Path, **threads: tuple[int, int]) -> None:

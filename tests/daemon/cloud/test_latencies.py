@@ -10,6 +10,7 @@ from scheduler.core.offers import Offer
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
 from scheduler.daemon.cloud.tensors import CloudModel
 from scheduler.daemon.ways.shrinking import Shrinking
+from tests.clock import Clock
 from tests.daemon.cloud.boxes import CARD
 
 MS = 1_000_000
@@ -65,16 +66,6 @@ def test_an_offer_is_made_anew_when_there_is_a_reason():
 def test_how_long_a_batch_may_take_is_told_of_sizes_that_were_not_measured_too():
     assert measured(1).longest_ns(4) == 44 * MS
     assert Latencies(MODEL, {}).longest_ns(1) == 0
-
-
-class Clock:
-    """In nanoseconds."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 def in_a_bad_moment(latencies: Latencies, size: int) -> None:

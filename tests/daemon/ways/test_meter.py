@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from scheduler.daemon.ways.meter import BULK_NS, ROUND_TRIPS, WayMeter
+from tests.clock import Clock
 
 MS = 1_000_000
 
@@ -30,15 +31,6 @@ def test_large_messages_tell_the_bandwidth_where_the_far_end_says_how_long_it_to
     assert meter.both_ways_ns(1_000) == 10 * MS + 800_000
     assert meter.describe()["bandwidth_mbps"] == 10.0
     assert (meter.sent_bytes, meter.received_bytes) == (280_000, 20_000)
-
-
-class Clock:
-    """A clock that is set."""
-
-    now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 @pytest.mark.parametrize("at_once", [False, True])

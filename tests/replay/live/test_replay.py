@@ -39,6 +39,7 @@ from scheduler import (
 )
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
+from tests.clock import Clock
 from tests.core.world import MS
 
 M = RequestClass("m")
@@ -65,16 +66,6 @@ class FakeClient:
 
     def answer_last(self, answer: Any = None) -> None:
         self.futures[-1].set_result(answer or result())
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_ns = 0
-
-    def __call__(self) -> int:
-        return self.now_ns
 
 
 def play(
