@@ -367,7 +367,7 @@ class Exchange:
         if call is None:
             return
         now_ns = time.monotonic_ns()
-        self._large.note(call, body)
+        is_large = self._large.note(call, body)
         try:
             result = result_from(header, body)
         except InvalidInput as error:
@@ -376,7 +376,8 @@ class Exchange:
         if not call.is_infer:  # a durable task ran at another time; its outcome is the box's
             self._end(call, result)
             return
-        connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
+        if not is_large:  # how long one takes says nothing of what remains on this connection
+            connection.overhead.observe(now_ns - call.sent_ns - result.timing.total_ns)
         # Only this clock knows when the result arrived; the box could only estimate that.
         in_time = now_ns <= call.deadline_ns
         result.outcome = Outcome.COMPLETED if in_time else Outcome.LATE

@@ -40,10 +40,16 @@ class LargeCalls:
         self._exchange.start(*large)
         return tuple(call for call in calls if call not in large)
 
-    def note(self, call: Call, body: wire.Body | None) -> None:
-        """Records an answer: a model that gave a large one will give more of them."""
-        if body is not None and len(body) > self._large_bytes and call.is_infer:
+    def note(self, call: Call, body: wire.Body | None) -> bool:
+        """Records an answer: a model that gave a large one will give more of them.
+
+        Returns:
+            Whether it was a large one: the next will come on the other connection.
+        """
+        is_large = body is not None and len(body) > self._large_bytes and call.is_infer
+        if is_large:
             self._models.add(call.header["model"])
+        return is_large
 
     def cancel(self, call_id: int) -> None:
         """Drops a call, if it is one of these."""

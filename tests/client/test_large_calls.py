@@ -63,6 +63,18 @@ def test_small_requests_do_not_wait_behind_a_large_answer_of_a_model_known_for_i
     assert second is not digits
 
 
+def test_the_first_large_answer_costs_small_requests_nothing_of_their_budgets(box, client):
+    way_ns = 100_000_000 * MINUTE_MS  # 100 minutes
+    box.on_infer = lambda peer, header: peer.answer(
+        {**header, "tensors": LARGE}, timing=[1, 2, 3, -way_ns]
+    )
+    client.infer("segmentation", image(1), deadline_ms=MINUTE_MS)
+    box.on_infer = Peer.answer
+    client.infer("digits", image(1), deadline_ms=MINUTE_MS)
+    _, (_, digits) = box.messages("infer")
+    assert digits["budget_ns"] > 1_000_000 * MINUTE_MS / 2
+
+
 def test_a_large_request_can_be_cancelled(box, client):
     box.on_infer = ignore
     large = client.submit("digits", LARGE, deadline_ms=MINUTE_MS)
