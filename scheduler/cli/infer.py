@@ -128,8 +128,8 @@ def infer(
         deadline_ms = _DURABLE_DEADLINE_MS if durable else _DEADLINE_MS
     _check_deadline(deadline_ms, durable)
     with box(url) as client:
-        listed = client.models()["models"]
-        inputs = load_inputs(input_, model_called(model, listed)["inputs"], black_white)
+        found = client.models()
+        inputs = load_inputs(input_, model_called(model, found)["inputs"], black_white)
         options: dict[str, Any] = {
             "deadline_ms": deadline_ms,
             "variant": variant,

@@ -35,7 +35,7 @@ def models(
         found = client.models()
     listed, problems = found["models"], found["problems"]
     if name is not None:
-        listed = [model_called(name, listed)]
+        listed = [model_called(name, found)]
         problems = [p for p in problems if p["model"].partition("/")[0] == name]
     if as_json:
         print_json({"models": listed, "problems": problems})
@@ -43,14 +43,16 @@ def models(
         Console().print(models_view(listed, problems))
 
 
-def model_called(name: str, listed: list[dict[str, Any]]) -> dict[str, Any]:
-    """The model of that name.
+def model_called(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    """The model of that name; `found` is what a box answers that is asked for its models.
 
     Raises:
-        ModelNotFound: There is none; the message suggests a similar name.
+        ModelNotFound: There is none, and the message suggests a similar name; or it can't be
+            served, and the message says why.
     """
-    by_name = {model["name"]: model for model in listed}
+    by_name: dict[str, dict[str, Any]] = {model["name"]: model for model in found["models"]}
     if name not in by_name:
         meant = did_you_mean(name, by_name, f"there are: {', '.join(by_name) or 'none yet'}")
-        raise ModelNotFound.unknown(name, f" ({meant})")
+        problems = ((each["model"], each["reason"]) for each in found["problems"])
+        raise ModelNotFound.among(problems, name, f" ({meant})")
     return by_name[name]

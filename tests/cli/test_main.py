@@ -75,7 +75,10 @@ PAIR = {
     "inputs": [{"name": name, "dtype": "float32", "shape": [1]} for name in ("left", "right")],
     "variants": [],
 }
-PROBLEMS = [{"device": "cpu:0", "model": "broken/fp32", "reason": "not an ONNX file"}]
+PROBLEMS = [
+    {"device": "cpu:0", "model": "broken/fp32", "reason": "not an ONNX file"},
+    {"device": "cpu:0", "model": "bare", "reason": "move model.onnx to 1/model.onnx"},
+]
 STATUS = {
     "site": "line-3",
     "version": "0.1.0",
@@ -529,6 +532,12 @@ class TestModels:
         status, out, err = laxity("models", "digit")
         assert (status, out) == (1, "")
         assert "did you mean 'digits'?" in err
+
+    @pytest.mark.parametrize("words", ["models bare", "infer bare -i {scan}"])
+    def test_one_that_cannot_be_served(self, box, laxity, scan, words):
+        status, out, err = laxity(*words.format(scan=scan).split())
+        assert (status, out) == (1, "")
+        assert err == "laxity: model 'bare' can't be served: move model.onnx to 1/model.onnx\n"
 
 
 class TestInfer:
