@@ -167,7 +167,8 @@ class Client:
         Args:
             model: The model's name.
             inputs: Array-likes by input name: exactly one item, with the shapes and dtypes of
-                `models()`. With a leading batch dimension of 1, the outputs have it too.
+                `models()`. With a leading batch dimension of 1, the outputs have it too; only
+                models that are `batched` take one.
             deadline_ms: When the result must have arrived, in milliseconds from now; at most a day.
             deadline_s: The same in seconds; one of the two is required.
             variant: The variant that must run; by default the policy chooses.
