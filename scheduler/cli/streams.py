@@ -7,8 +7,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from typing import Annotated, Any
 
 import typer
@@ -47,8 +48,16 @@ def open_streams() -> None:
 
 
 def print_json(value: Any) -> None:
-    """Prints a value for programs."""
-    print(json.dumps(value, indent=2))
+    """Prints a value for programs; infinities and NaN are null, as at the HTTP door."""
+    print(json.dumps(_expressible(value), indent=2, allow_nan=False))
+
+
+def _expressible(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _expressible(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_expressible(each) for each in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def say(text: str) -> None:

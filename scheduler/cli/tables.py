@@ -132,10 +132,11 @@ def outputs_view(outputs: Mapping[str, NDArray[Any]], top: int) -> Iterator[Rend
         scale = max((abs(value) for _, value in ranked if isfinite(value)), default=0.0) or 1.0
         for index, value in ranked:
             bar = "█" * round(24 * abs(value) / scale) if isfinite(value) else ""
-            yield Text.assemble(f"  {index:>6}  {value:>10.4g}  ", (bar, "green"))
+            shown = f"{value:>10}" if isinstance(value, int) else f"{value:>10.4g}"
+            yield Text.assemble(f"  {index:>6}  {shown}  ", (bar, "green"))
 
 
-def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
+def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float | int]]:
     """The largest values with their indices, largest first; dimensions of 1 are left out.
 
     Text outputs have none.
@@ -144,10 +145,11 @@ def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float]]:
         return []
     flat = np.squeeze(array)
     order = np.argsort(-flat.astype(np.float64), axis=None, kind="stable")[:count]
+    number: type[float | int] = float if array.dtype.kind == "f" else int
     found = []
     for place in order:
         indices = np.unravel_index(place, flat.shape)
-        found.append((",".join(str(int(i)) for i in indices), float(flat[indices])))
+        found.append((",".join(str(int(i)) for i in indices), number(flat[indices])))
     return found
 
 

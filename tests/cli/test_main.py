@@ -18,6 +18,7 @@ from rich.table import Table
 from replay.explaining import Step, Tale
 from scheduler import wire
 from scheduler.cli import doctor, explain, status, tasks
+from scheduler.cli.box import print_json
 from scheduler.cli.status_view import headline, status_view
 from scheduler.cli.tables import duration, outputs_view, top_values
 from scheduler.client.tasks import TaskStatus
@@ -944,6 +945,19 @@ class TestWords:
         assert top_values(np.array(3, np.float32), 5) == [("", 3.0)]
         assert top_values(np.zeros((0, 2)), 5) == []
         assert top_values(np.array([False, True]), 1) == [("1", 1.0)]
+        assert str(top_values(np.array([2**62 + 1]), 1)) == "[('', 4611686018427387905)]"
+
+    def test_integers_are_shown_whole(self):
+        console = Console(file=StringIO(), width=60, color_system=None)
+        console.print(*outputs_view({"label": np.array([123456])}, 1), sep="\n")
+        assert isinstance(console.file, StringIO)
+        assert " 123456 " in console.file.getvalue()
+
+    def test_json_has_null_for_what_it_cannot_express(self, capsys):
+        print_json({"values": [[np.inf, 1.5], (-np.inf, float("nan"))], "n": 3})
+        assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == (
+            {"values": [[None, 1.5], [None, None]], "n": 3}
+        )
 
 
 def test_a_token_comes_with_what_the_box_keeps_of_it(laxity):
