@@ -15,7 +15,7 @@ from rich.console import Console
 from scheduler.cli.box import SHOWN_VALUES, Output, Top, Url, box
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.infer_view import Ended, report, save, show, why
-from scheduler.cli.inputs import Prepared, load_inputs
+from scheduler.cli.inputs import Prepared, load_inputs, parse_source
 from scheduler.cli.models import model_called
 from scheduler.cli.places import check_places
 from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
@@ -122,7 +122,7 @@ def infer(
         raise WrongUsage(f"--{idle.pop()} is of a result: it goes with `laxity task result ID`")
     if durable and accept_late:
         raise WrongUsage("--accept-late goes without --durable: a task that is late has expired")
-    check_places(output)
+    check_places(output, read=[str(parse_source(text).path) for text in input_])
     black_white = _read_levels(levels)
     if deadline_ms is None:
         deadline_ms = _DURABLE_DEADLINE_MS if durable else _DEADLINE_MS

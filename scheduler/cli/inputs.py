@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
 TEXT = ".txt"
 """The suffix of text files."""
 
-PICTURES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp"})
+_NUMPY = frozenset({".npy", ".npz"})
+
+PICTURES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
 """Suffixes of files that are read with Pillow."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -187,39 +192,56 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
         if path.suffix.lower() == TEXT:
             return {_only(source, specs): np.array(path.read_text("utf-8").splitlines(), str)}
         loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            if source.array is not None:
+                raise WrongUsage(
+                    f"{path} holds one array without a name; leave out :{source.array}"
+                )
+            return {_only(source, specs): loaded}
+        with loaded as file:
+            found = _from_archive(file.files, source, specs)
+            return {name: _array_of(file, held, path) for name, held in found.items()}
     except OSError as error:
         raise WrongUsage(f"{path} can't be read: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise WrongUsage(f"{path} is no text in UTF-8: {error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        known = ", ".join(sorted({".npy", ".npz", TEXT, *PICTURES}))
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        if path.suffix.lower() in _NUMPY:
+            raise WrongUsage(
+                f"{path} can't be read: it is cut short, damaged, not written by NumPy, or holds "
+                "Python objects; accepted are arrays of numbers or text"
+            ) from None
+        known = ", ".join(sorted({*_NUMPY, TEXT, *PICTURES}))
         raise WrongUsage(
             f"{path} is not a NumPy file, picture or text; accepted are {known}"
         ) from None
-    if isinstance(loaded, np.ndarray):
-        if source.array is not None:
-            raise WrongUsage(f"{path} holds one array without a name; leave out :{source.array}")
-        return {_only(source, specs): loaded}
-    with loaded as file:
-        return _from_archive(file, source, specs)
 
 
-def _from_archive(file: Any, source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]]:
-    held = list(file.files)
+def _array_of(file: Any, held: str, path: Path) -> NDArray[Any]:
+    array = file[held]
+    if not isinstance(array, np.ndarray):  # its bytes, where they are none of NumPy's
+        raise WrongUsage(f"{path}: {held} is no array of NumPy")
+    return array
+
+
+def _from_archive(held: Sequence[str], source: Source, specs: Mapping[str, Spec]) -> dict[str, str]:
+    """The name in an archive, for each input that is taken from it."""
+    if not held:
+        raise WrongUsage(f"{source.path} has no array in it")
     if source.array is not None:
         if source.array not in held:
             raise WrongUsage(
                 f"{source.path} has no array {source.array!r}; it has {', '.join(held)}"
             )
-        return {_only(source, specs): file[source.array]}
+        return {_only(source, specs): source.array}
     if source.name is None and (same := [name for name in held if name in specs]):
-        return {name: file[name] for name in same}
+        return {name: name for name in same}
     if source.name in held:
-        return {str(source.name): file[source.name]}
+        return {str(source.name): str(source.name)}
     if len(held) == 1:
-        return {_only(source, specs): file[held[0]]}
+        return {_only(source, specs): held[0]}
     name = source.name or next(iter(specs), "NAME")
-    example = f"--input {name}={source.path}:{held[0] if held else 'ARRAY'}"
+    example = f"--input {name}={source.path}:{held[0]}"
     raise WrongUsage(f"{source.path} has the arrays {', '.join(held)}; say which, as in {example}")
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +10,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scheduler.cli.inputs import Source, conform, from_picture, parse_source
+from scheduler.cli.inputs import (
+    Source,
+    conform,
+    from_picture,
+    load_inputs,
+    parse_source,
+)
 from scheduler.cli.streams import WrongUsage
 
 
@@ -109,6 +118,34 @@ class TestArrays:
 
     def test_a_single_number_fits_an_input_without_dimensions(self):
         assert conform(np.array(4, np.int64), spec(dtype="int16")).array.shape == ()
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            ("objects.npz", "or holds Python objects"),
+            ("objects.npy", "or holds Python objects"),
+            ("damaged.npz", "it is cut short, damaged"),
+            ("cut.npy", "it is cut short, damaged"),
+            ("foreign.npz", "foreign.npz: image is no array of NumPy"),
+            ("foreign.npz:image", "foreign.npz: image is no array of NumPy"),
+            ("empty.npz", "empty.npz has no array in it"),
+        ],
+    )
+    def test_files_that_hold_no_numbers(self, tmp_path, words, said):
+        objects = np.array([None, "x"], object)
+        np.savez(tmp_path / "objects.npz", image=objects)
+        np.save(tmp_path / "objects.npy", objects, allow_pickle=True)
+        np.savez(tmp_path / "empty.npz")
+        np.savez(tmp_path / "whole.npz", image=np.zeros(1000))
+        damaged = bytearray((tmp_path / "whole.npz").read_bytes())
+        damaged[1000] ^= 255
+        (tmp_path / "damaged.npz").write_bytes(damaged)
+        np.save(tmp_path / "cut.npy", np.zeros(1000))
+        os.truncate(tmp_path / "cut.npy", 1000)
+        with zipfile.ZipFile(tmp_path / "foreign.npz", "w") as archive:
+            archive.writestr("image.npy", "no array")
+        with pytest.raises(WrongUsage, match=re.escape(said)):
+            load_inputs([str(tmp_path / words)], [spec(1000)], None)
 
     def test_numbers_are_not_cut_off(self):
         with pytest.raises(WrongUsage, match="float64 would lose detail"):

@@ -18,8 +18,8 @@ from rich.table import Table
 from replay.explaining import Step, Tale
 from scheduler import wire
 from scheduler.cli import doctor, explain, status, tasks
-from scheduler.cli.box import print_json
 from scheduler.cli.status_view import headline, status_view
+from scheduler.cli.streams import print_json
 from scheduler.cli.tables import duration, outputs_view, top_values
 from scheduler.client.tasks import TaskStatus
 from scheduler.doctor.findings import Finding
@@ -657,6 +657,7 @@ class TestInfer:
             ("infer digits -i {scan}[5]", "has 2 items; there is no item 5"),
             ("infer pair -i {scan}", "--input left="),
             ("infer pair -i left={one}", "no --input for right (float32 [1])"),
+            ("infer digits -i {scan}[1] -o {scan}", "is an input; name another file to write to"),
         ],
     )
     def test_inputs_that_do_not_do(self, box, laxity, scan, tmp_path, words, said):
