@@ -181,8 +181,12 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "model_type":
-        keys = ", ".join(_model_at(model, location).model_fields)
-        text = f"should be a mapping with the keys {keys}"
+        fields = _model_at(model, location).model_fields
+        text = f"should be a mapping with the keys {', '.join(fields)}"
+        if value is True and not any(field.is_required() for field in fields.values()):
+            text += " ({} takes their defaults)"
+        elif value is False and "enabled" in fields:
+            text += " (here {enabled: false})"
         return text if is_secret else f"{text}; got {_shortened(value)}"
     text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     if is_secret:
