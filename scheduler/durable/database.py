@@ -41,6 +41,8 @@ CREATE TABLE outputs (seq INTEGER PRIMARY KEY, header BLOB NOT NULL, body BLOB N
 CREATE TABLE clock (shift_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL);
 INSERT INTO clock VALUES (0, 0);
 """
+_KEPT = "ended ones for durable.keep_results_s"
+
 Op = Callable[["Database"], Any]
 """An operation within a transaction. If it raises a `LaxityError`, it has changed nothing."""
 
@@ -194,16 +196,18 @@ class Database:
         bounds = self._bounds
         tasks, held = map(sum, zip((0, 0), *self._use.values(), strict=True))
         if tasks >= bounds.tasks:
-            raise Overloaded(f"{bounds.tasks} tasks are kept already", {"limit": "tasks"})
+            text = f"{bounds.tasks} tasks are kept already (durable.max_tasks), {_KEPT}"
+            raise Overloaded(text, {"limit": "tasks"})
         if held + size > bounds.bytes:
-            raise Overloaded(f"tasks take {held} of {bounds.bytes} bytes", {"limit": "bytes"})
+            text = f"tasks take {held} of {bounds.bytes} bytes (durable.max_mb), {_KEPT}"
+            raise Overloaded(text, {"limit": "bytes"})
         tasks, held = self._use.get(task.tenant, (0, 0))
         detail = {"tenant": task.tenant}
         if tasks >= task.tenant_tasks:
-            text = f"{task.tenant!r} may keep {task.tenant_tasks} tasks"
+            text = f"{task.tenant!r} may keep {task.tenant_tasks} tasks, {_KEPT}"
             raise Overloaded(text, {**detail, "limit": "tasks"})
         if held + size > task.tenant_bytes:
-            text = f"{task.tenant!r} may keep {task.tenant_bytes} bytes of tasks"
+            text = f"{task.tenant!r} may keep {task.tenant_bytes} bytes of tasks, {_KEPT}"
             raise Overloaded(text, {**detail, "limit": "bytes"})
 
     def end(self, ended: Ended) -> bool:

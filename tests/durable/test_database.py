@@ -111,10 +111,10 @@ def test_expired_results_leave_and_their_numbers_are_not_used_again(database: Da
 
 def test_limits_of_the_box_and_of_a_tenant_hold(tmp_path: Path) -> None:
     database = Database(tmp_path / FILE, Bounds(tasks=3, bytes=100))
-    assert [isinstance(found, Overloaded) for found in add(database, task(1), task(2, 90))] == [
-        False,
-        True,
-    ]
+    first, second = add(database, task(1), task(2, 90))
+    assert not isinstance(first, Overloaded)
+    assert isinstance(second, Overloaded)
+    assert "bytes (durable.max_mb)" in str(second)
     (found,) = add(database, task(3, tenant_tasks=1))
     assert "'a' may keep 1 tasks" in str(found)
     (found,) = add(database, task(3, tenant_bytes=20))
@@ -122,7 +122,8 @@ def test_limits_of_the_box_and_of_a_tenant_hold(tmp_path: Path) -> None:
     assert add(database, task(1, tenant_tasks=1)) == [(1, False)]
     add(database, task(3), task(4, tenant="b"))
     (found,) = add(database, task(5, tenant="b"))
-    assert "3 tasks are kept already" in str(found)
+    assert "3 tasks are kept already (durable.max_tasks)" in str(found)
+    assert "ended ones for durable.keep_results_s" in str(found)
     database.close()
 
 
