@@ -1,5 +1,20 @@
-"""`python -m edge_agent` is the command `edge_agent`."""
+"""The command `edge_agent`, and `python -m edge_agent`.
 
-from edge_agent.main import main
+Separate from `edge_agent.main`, which takes a moment to import, so that Ctrl-C during the import is
+handled too.
+"""
 
-main()
+import sys
+
+
+def main() -> None:
+    """Runs the command; see `edge_agent.main`."""
+    try:
+        from edge_agent.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -79,7 +79,10 @@ class Probing:
 
     def _started(self, left_out: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            [*self._command, *left_out], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            [*self._command, *left_out],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the other
         )
 
     def _looked(self) -> tuple[Hardware | Exception | None, str]:
@@ -128,7 +131,6 @@ def look(left_out: Collection[str]) -> Hardware:
 
 def main() -> None:
     """Write what it finds to standard output, and send the libraries' own output to stderr."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
     with os.fdopen(os.dup(1), "wb") as output:
         os.dup2(2, 1)
         try:

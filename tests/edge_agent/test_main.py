@@ -202,6 +202,14 @@ def test_no_folder_is_not_the_one_where_it_was_started():
     assert "it is empty" in ended.stderr
 
 
+def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path, monkeypatch):
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", found)
+    ended = edge_agent("--version")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
 def test_the_version(laxity):
     assert edge_agent("--version").stdout == laxity("--version")[1]
 

@@ -50,6 +50,11 @@ def test_who_hangs_is_left_out_too():
     assert note.endswith("the process that probed them did not answer within 8 s")
 
 
+def test_a_signal_for_the_agents_group_is_none_for_who_is_asked():
+    fault = "assert os.getpgid(0) != os.getpgid(os.getppid())"
+    assert probe_apart(with_fault(fault, "nobody's")) == probe()
+
+
 def test_what_a_library_says_is_not_taken_for_what_is_found():
     fault = (
         "ask = probing.nvidia_gpus; probing.nvidia_gpus = lambda: os.system('echo hello') or ask()"
