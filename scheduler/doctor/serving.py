@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.address import Address, spoken
+from scheduler.core.signature import shape_text
 from scheduler.doctor.findings import NO_START, Finding, Surroundings
 from scheduler.doctor.machine import is_of_a_box
 
@@ -16,7 +17,7 @@ _NAMED = 10
 
 
 def check_models(around: Surroundings) -> Iterator[Finding]:
-    """Finds models that can't be read and so would not be served."""
+    """Finds models that can't be read and so would not be served, or are measured too small."""
     from workers.repository import RepositoryError, load_repository  # slow to import: the runtimes
 
     root = around.config.models
@@ -37,6 +38,17 @@ def check_models(around: Surroundings) -> Iterator[Finding]:
             told,
             "fix or remove it; everything else is served",
         )
+    for name, model in sorted(repository.models.items()):
+        free = [spec for spec in model.signature.inputs if None in spec.shape]
+        if unsized := [spec for spec in free if spec.name not in model.profile_shapes]:
+            inputs = ", ".join(f"{spec.name} {shape_text(spec.shape)}" for spec in unsized)
+            yield Finding(
+                "models",
+                "warning",
+                f"{name}: has free dimensions, and is measured with 1 for each: {inputs}",
+                "give a usual size under profile_shapes in its model.yaml, as the first requests "
+                "of any other are predicted badly",
+            )
     names = sorted(repository.models)
     if names:
         named = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} models"

@@ -15,6 +15,7 @@ from scheduler.config.box import Config
 from scheduler.doctor import serving
 from scheduler.doctor.findings import Finding, Surroundings
 from scheduler.doctor.serving import check_cores, check_doors, check_models
+from tests.workers.onnx_models import relu, save
 
 MODELS = Path(__file__).parents[2] / "configs" / "models"
 
@@ -47,6 +48,18 @@ def test_each_model_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     assert broken.message.startswith("broken: ")
     assert variant.message == "digits: variant 'gone': file 'gone.onnx' is absent"
     assert good.message == f"{models}: digits can be read"
+
+
+def test_a_model_that_is_measured_at_size_1_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "speech"
+    save(relu(width="length"), folder / "1" / "model.onnx")
+    unsized, _ = check_models(around(tmp_path))
+    assert unsized.level == "warning"
+    assert unsized.message.endswith("measured with 1 for each: x [*]")
+    description = "variants: {one: {file: 1/model.onnx}}\nprofile_shapes: {x: [16000]}\n"
+    (folder / "model.yaml").write_text(description)
+    (good,) = check_models(around(tmp_path))
+    assert good.level == "good"
 
 
 def test_without_a_configuration_no_models_are_missed(tmp_path: Path, monkeypatch) -> None:
