@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -202,7 +203,10 @@ def save(path: Path, outputs: Mapping[str, NDArray[Any]]) -> None:
         WrongUsage: The file can't be written.
     """
     packed = io.BytesIO()
-    np.savez(packed, **dict(outputs))  # type: ignore[arg-type]
+    with zipfile.ZipFile(packed, "w") as archive:  # np.savez has names of its own, as `file`
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
     try:
         write_output(path, packed.getvalue())
     except OSError as error:

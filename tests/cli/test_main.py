@@ -18,6 +18,7 @@ from rich.table import Table
 from replay.explaining import Step, Tale
 from scheduler import wire
 from scheduler.cli import doctor, explain, status, tasks
+from scheduler.cli.infer_view import save
 from scheduler.cli.status_view import headline, status_view
 from scheduler.cli.streams import print_json
 from scheduler.cli.tables import duration, outputs_view, top_values
@@ -947,6 +948,17 @@ class TestWords:
         assert top_values(np.zeros((0, 2)), 5) == []
         assert top_values(np.array([False, True]), 1) == [("1", 1.0)]
         assert str(top_values(np.array([2**62 + 1]), 1)) == "[('', 4611686018427387905)]"
+
+    def test_outputs_are_saved_whatever_their_names(self, tmp_path):
+        named = ("file", "allow_pickle", "out/y:0", "scores")
+        outputs = {name: np.full((2, 3), place, np.float32) for place, name in enumerate(named)}
+        outputs |= {"label": np.array(b"cat"), "count": np.array(3)}
+        save(tmp_path / "out.npz", outputs)
+        with np.load(tmp_path / "out.npz") as saved:
+            assert set(saved.files) == set(outputs)
+            for name, array in outputs.items():
+                assert saved[name].dtype == array.dtype
+                np.testing.assert_array_equal(saved[name], array)
 
     def test_integers_are_shown_whole(self):
         console = Console(file=StringIO(), width=60, color_system=None)
