@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,13 +72,14 @@ class Source:
         return self.path.suffix.lower() in PICTURES
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str, names: Container[str] = ()) -> Source:
     """Parses `[NAME=]PATH`, where the PATH of a NumPy file may end in `:ARRAY`, `[ITEM]` or both.
 
-    A text file is an array of its lines.
+    A text file is an array of its lines. What has a slash in it is a name only if it is in `names`.
     """
     name, separator, rest = text.partition("=")
-    if not separator or not name or "/" in name or Path(text).exists():
+    is_path = "/" in name and name not in names
+    if not separator or not name or is_path or Path(text).exists():
         name, rest = "", text
     chosen = None if Path(rest).exists() else _CHOSEN.fullmatch(rest)
     if chosen is None:
@@ -104,7 +105,7 @@ def load_inputs(
     by_name = {str(spec["name"]): spec for spec in specs}
     prepared: dict[str, Prepared] = {}
     for text in texts:
-        for name, found in _load(parse_source(text), by_name, levels).items():
+        for name, found in _load(parse_source(text, by_name), by_name, levels).items():
             if name in prepared:
                 raise WrongUsage(f"input {name!r} is given twice")
             prepared[name] = found
@@ -128,7 +129,7 @@ def load_items(texts: Sequence[str], specs: Sequence[Spec]) -> list[dict[str, ND
     by_name = {str(spec["name"]): spec for spec in specs}
     columns: dict[str, list[NDArray[Any]]] = {}
     for text in texts:
-        source = parse_source(text)
+        source = parse_source(text, by_name)
         if source.is_picture or source.item is not None:
             raise WrongUsage(f"{text} is one item; an array of many is needed")
         for name, array in _arrays(source, by_name).items():

@@ -85,6 +85,13 @@ class TestArrays:
     def test_what_one_input_names(self, text, source):
         assert parse_source(text) == source
 
+    def test_the_name_of_an_input_may_have_a_slash(self, tmp_path):
+        inputs = [{**spec(3), "name": "model/left:0"}, {**spec(3), "name": "right"}]
+        file = tmp_path / "x.npy"
+        np.save(file, np.arange(3, dtype=np.float32))
+        found = load_inputs([f"model/left:0={file}", f"right={file}"], inputs, None)
+        assert found["model/left:0"].array.tolist() == [0, 1, 2]
+
     @pytest.mark.parametrize(
         ("shape", "wanted", "result"),
         [
