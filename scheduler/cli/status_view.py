@@ -33,6 +33,9 @@ MEANINGS = {
 _LONG_OVERDUE_NS = 1_000_000_000
 """A batch that is overdue for this long is mentioned: its device may hang."""
 
+_FEW = 20
+"""Fewer batches are counted: whether 95 % of them were kept says nothing."""
+
 
 def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     """A summary of a box.
@@ -199,8 +202,9 @@ def _readiness(target: Answer, quantile: float | None) -> str:
     """
     for each in reversed(target.get("calibration", ())):
         if each["batches"] and quantile in (None, each["promised"]):
-            kept = each["kept"] / each["batches"]
-            return f"ready; {percent(kept)} within the {each['promised'] * 100:g}% predicted"
+            kept, of = each["kept"], each["batches"]
+            share = f"{kept} of {of}" if of < _FEW else percent(kept / of)
+            return f"ready; {share} within the {each['promised'] * 100:g}% predicted"
     return "ready"
 
 

@@ -421,6 +421,16 @@ class TestStatus:
         told = "a batch should have been over 4 s ago" in console.file.getvalue()
         assert told == is_said
 
+    @pytest.mark.parametrize(("batches", "told"), [(1, "0 of 1 within"), (20, "0.0 % within")])
+    def test_a_share_of_few_batches_is_told_as_their_number(self, batches, told):
+        targets: Any = STATUS["targets"]
+        kept = [{"promised": 0.95, "batches": batches, "kept": 0}]
+        target = {**targets[0], "calibration": kept}
+        console = Console(file=StringIO(), width=200, color_system=None)
+        console.print(status_view({**STATUS, "targets": [target]}))
+        assert isinstance(console.file, StringIO)
+        assert f"ready; {told} the 95% predicted" in console.file.getvalue()
+
     def test_an_emulated_device_is_said_to_be_one(self):
         targets: Any = STATUS["targets"]
         console = Console(file=StringIO(), width=200, color_system=None)
