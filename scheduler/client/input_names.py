@@ -12,7 +12,7 @@ from scheduler.client.call import (
     checked_deadline_ms,
     milliseconds,
 )
-from scheduler.client.tasks import ANSWER_S, Question
+from scheduler.client.tasks import ACCEPT_S, ANSWER_S, Question
 from scheduler.core.names import hint
 from scheduler.errors import InvalidInput, ModelNotFound
 
@@ -41,8 +41,9 @@ class InputNames:
 def question_of_frame(deadline_ms: Any, options: Options) -> Question:
     """The question for the box's models, of a frame that needs the name of its input.
 
-    A box that is away is waited for until the frame's deadline. One that is there may take longer
-    to answer, or frames with a short deadline would never learn the name.
+    A box that is away is waited for until the frame's deadline, or for a durable task as long as it
+    would be offered. One that is there may take longer to answer, or frames with a short deadline
+    would never learn the name.
 
     Raises:
         InvalidInput: The deadline is not what it should be.
@@ -52,8 +53,10 @@ def question_of_frame(deadline_ms: Any, options: Options) -> Question:
         deadline_ms = milliseconds(deadline_s, deadline_ms, durable)
     most_ms = MAX_TASK_MS if durable else MAX_DEADLINE_MS
     within_ms = checked_deadline_ms(deadline_ms, most_ms=most_ms)
-    within_s = min(max(within_ms, 1.0) / 1e3, ANSWER_S)
-    return Question("models", timeout_s=within_s, grace_s=ANSWER_S - within_s)
+    within_s = max(within_ms, 1.0) / 1e3
+    if durable:
+        within_s = min(within_s, ACCEPT_S)
+    return Question("models", timeout_s=within_s, grace_s=max(0.0, ANSWER_S - within_s))
 
 
 def only_input(model: str, models: Mapping[str, Any]) -> str:

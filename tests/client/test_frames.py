@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Any
@@ -140,6 +141,21 @@ def test_a_box_that_is_away_is_waited_for_until_the_deadline_of_a_frame(
         await client.close()
 
     asyncio.run(main())
+
+
+def test_a_frame_outlives_a_restart_that_takes_longer_than_an_answer(
+    box: FakeBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.client.input_names.ANSWER_S", 1e-9)
+    frames = [np.ones(2, np.float32)] * 3
+    with Client(box.url) as client:
+        box.stop()
+        box.wait("lost")
+        again = threading.Thread(target=box.start)
+        again.start()
+        results = client.map("digits", frames, deadline_ms=MINUTE_MS)
+        assert [result["image"].tolist() for result in results] == [[1, 1]] * 3
+        again.join()
 
 
 def test_a_box_that_is_there_may_take_longer_to_tell_its_models_than_a_frame_has(
