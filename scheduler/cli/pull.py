@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, Transfer
 
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
+from scheduler.client.call import token_to_send
 from scheduler.errors import LaxityError
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
@@ -72,7 +72,7 @@ def pull_model(
     if not models.is_dir():
         raise WrongUsage(f"--models {models}: there is no such folder")
     try:
-        found = source_of(source, name, os.environ.get("LAXITY_TOKEN"))
+        found = source_of(source, name, token_to_send(None))
         with _progress() as tell:
             check = partial(_problem, name=name)
             fresh = pull(found, models, name, max_mb * 10**6, check, tell, replace=replace)

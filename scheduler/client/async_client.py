@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import weakref
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from copy import copy
@@ -19,6 +18,7 @@ from scheduler.client.call import (
     infer_call,
     milliseconds,
     no_task_id,
+    token_to_send,
 )
 from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
@@ -90,11 +90,12 @@ class AsyncClient:
 
         Raises:
             AddressError: The URL has none of these forms.
+            InvalidInput: The token is not text.
             ValueError: Such a file is given for `tcp`, or `key` without `cert`.
         """
         self.url = url or default_url()
         self._tls = tls_for(parse_address(self.url), ca, cert, key)
-        self._token = token or os.environ.get("LAXITY_TOKEN")
+        self._token = token_to_send(token)
         self._ids = count(1)
         self._exchange: Exchange | None = None
         self._input_names = InputNames()

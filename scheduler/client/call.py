@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
@@ -289,6 +290,20 @@ def checked_timeout_s(value: Any, name: str = "timeout_s") -> float:
             f"{name} is more than 0 and at most {MAX_DEADLINE_MS / 1e3:g} s, not {value!r}"
         )
     return number
+
+
+def token_to_send(token: Any) -> str | None:
+    """The token of a client: what it was given, or `LAXITY_TOKEN`; None if there is none.
+
+    A file's last line end does not belong to the token in it, as on the box.
+
+    Raises:
+        InvalidInput: It is not text.
+    """
+    found = token or os.environ.get("LAXITY_TOKEN") or ""
+    if not isinstance(found, str):
+        raise InvalidInput(f"a token is text, not {type(found).__name__}")
+    return found.strip() or None
 
 
 def _checked_arrays(inputs: Any) -> wire.Tensors:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -19,6 +18,7 @@ from scheduler.client.call import (
     infer_call,
     milliseconds,
     no_task_id,
+    token_to_send,
 )
 from scheduler.client.exchange_thread import ExchangeThread
 from scheduler.client.frames import check_map, results
@@ -72,7 +72,8 @@ class Client:
 
         Raises:
             AddressError: The URL has none of these forms.
-            InvalidInput: `connect_timeout_s` is not a number of seconds, above 0 and at most a day.
+            InvalidInput: `connect_timeout_s` is not a number of seconds, above 0 and at most a day,
+                or the token is not text.
             ValueError: Such a file is given for `tcp`, or `key` without `cert`.
             Unavailable: No daemon answered at the URL.
             Unauthorized: The token is missing or wrong.
@@ -82,10 +83,9 @@ class Client:
         # Before there is an event loop to close.
         tls = tls_for(parse_address(self.url), ca, cert, key)
         timeout_s = checked_timeout_s(connect_timeout_s, "connect_timeout_s")
-        token = token or os.environ.get("LAXITY_TOKEN")
         self._ids = count(1)
         self._input_names = InputNames()
-        self._running = ExchangeThread(self, self.url, token, tls)
+        self._running = ExchangeThread(self, self.url, token_to_send(token), tls)
         self._exchange, self._thread = self._running.exchange, self._running.thread
         try:
             self._running.connect(timeout_s)

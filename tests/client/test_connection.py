@@ -18,6 +18,7 @@ from scheduler import (
     Client,
     DeadlineExpired,
     DeadlineInfeasible,
+    InvalidInput,
     ProtocolError,
     Unauthorized,
     Unavailable,
@@ -82,6 +83,22 @@ def test_a_wrong_token_is_final(box):
         Client(box.url, token="guess")
     assert len(box.messages("hello")) == 1
     Client(box.url, token="secret").close()
+
+
+@pytest.mark.parametrize("variable", [None, "secret\n"])
+def test_the_line_end_of_a_file_is_no_part_of_a_token(box, monkeypatch, variable):
+    if variable is not None:
+        monkeypatch.setenv("LAXITY_TOKEN", variable)
+    Client(box.url, token=None if variable else "secret\n").close()
+    ((_, hello),) = box.messages("hello")
+    assert hello["token"] == "secret"
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_token_that_is_no_text_is_refused_unquoted(box, kind):
+    with pytest.raises(InvalidInput, match=r"^a token is text, not bytes$"):
+        kind(box.url, token=b"secret")
+    assert not box.messages("hello")
 
 
 def test_another_version_is_final(box):
