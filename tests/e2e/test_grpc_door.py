@@ -47,6 +47,8 @@ def test_tritonclient_over_grpc(client: Any) -> None:
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("relu", "1")
+    assert not client.is_model_ready("relu", "9")
+    assert not client.is_model_ready("added-later")
     assert client.get_model_metadata("relu").inputs[0].shape == [-1, 3]
     assert client.get_model_config("relu").config.max_batch_size == 32
     x = np.arange(-6, 6, dtype=np.float32).reshape(4, 3)

@@ -211,6 +211,25 @@ def test_a_box_that_is_away_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> Non
         service = Service(Box("unix:///none"), SharedMemory(None), Defaults(1.0, {}), "", 8, "", 1)
         door = InferenceService(service, Callers(Access()), Held(1))
         assert not (await door.ServerReady(pb.ServerReadyRequest(), CONTEXT)).ready
+        asked = pb.ModelReadyRequest(name="digits")
+        assert not (await door.ModelReady(asked, a_call())).ready
+        service.box.close()
+
+    run(test)
+
+
+def test_a_model_that_is_not_there_yet_is_not_ready(box: OneModel) -> None:
+    async def test() -> None:
+        service = Service(Box(box.url), SharedMemory(None), Defaults(1.0, {}), "", 8, "", 1)
+        door = InferenceService(service, Callers(Access()), Held(1))
+
+        async def is_ready(**asked: str) -> bool:
+            answer = await door.ModelReady(pb.ModelReadyRequest(**asked), a_call())
+            return bool(answer.ready)
+
+        assert await is_ready(name="digits")
+        assert not await is_ready(name="digits", version="int8")
+        assert not await is_ready(name="added-later")
         service.box.close()
 
     run(test)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from typing import Any
@@ -17,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
-from scheduler.errors import InvalidInput, Unavailable
+from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
 from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
@@ -97,10 +98,12 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 
     @_said
     async def ModelReady(self, request: Any, context: Any) -> Any:
-        """Whether a target can run a model now."""
-        self._callers.tenant(context).check_model(request.name)
-        info = await self._box.model(request.name, request.version)
-        ready = (await self._box.snapshot()).model_ready(info, request.version)
+        """Whether a target can run a model now; not if there is none, as callers wait for one."""
+        tenant, ready = self._callers.tenant(context), False
+        with suppress(ModelNotFound, Unavailable):
+            tenant.check_model(request.name)
+            info = await self._box.model(request.name, request.version)
+            ready = (await self._box.snapshot()).model_ready(info, request.version)
         return pb.ModelReadyResponse(ready=ready)
 
     @_said
