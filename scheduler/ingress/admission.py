@@ -101,7 +101,8 @@ class Admission:
         self._check_loaded(model)
         priority, weight, late = urgency(header)
         if body is None:
-            raise Overloaded(f"requests hold {self._driver.core.limits.bytes} bytes already")
+            most = self._driver.core.limits.bytes
+            raise Overloaded(f"requests hold {most} bytes already (limits.queue_mb)")
         kind = shape.kind._replace(local=True) if forwarded else shape.kind
         if "exact" in header and checked_exact(header):
             kind = kind._replace(exact=self._driver.catalog.cards[model].approximates)

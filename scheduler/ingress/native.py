@@ -121,7 +121,8 @@ class NativeDoor:
             Overloaded: There are too many connections.
         """
         if len(self._connections) >= self.rules.connections and not connection.is_door:
-            full = Overloaded(f"{self.rules.connections} connections are open already")
+            most = self.rules.connections
+            full = Overloaded(f"{most} connections are open already (limits.connections)")
             if not self._strangers:
                 raise full
             longest = next(iter(self._strangers))

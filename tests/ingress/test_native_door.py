@@ -267,7 +267,10 @@ def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
             async with box.client("line"), box.client("chief"):
                 await first.status()  # who is known stays
                 for reader, _ in silent[:3]:
-                    assert b"8 connections are open already" in await reader.read()
+                    assert (
+                        b"8 connections are open already (limits.connections)"
+                        in await reader.read()
+                    )
             for _, writer in silent:
                 writer.close()
 
@@ -318,7 +321,7 @@ def test_the_boxes_own_doors_find_room_where_clients_fill_it(tmp_path: Path) -> 
             for number in range(8):
                 await stack.enter_async_context(box.client("all" if number % 2 else "chief"))
             reader, writer = await asyncio.open_unix_connection(f"{tmp_path}/s")
-            assert b"8 connections are open already" in await reader.read()
+            assert b"8 connections are open already (limits.connections)" in await reader.read()
             writer.close()
             inner = await loop.create_unix_server(box.door.for_doors, path)
             stack.callback(inner.close)
@@ -375,8 +378,10 @@ def test_a_body_counts_as_it_comes_and_not_as_it_is_announced(tmp_path: Path) ->
                 client.writer.write(bytes(800_000))
             for client in silent:
                 client.writer.write(bytes(100_000 - 1))
-            told = [(await client.told())["code"] for client in silent]
-            assert "overloaded" in told
+            told = [await client.told() for client in silent]
+            full = [each["message"] for each in told if each["code"] == "overloaded"]
+            assert full
+            assert all("(limits.queue_mb)" in message for message in full)
             assert box.door.reading.count == 0
             for client in (*silent, other):
                 client.writer.close()
