@@ -128,8 +128,9 @@ def spoken(kind: Literal["http", "grpc"], url: str) -> str:
 
 def _guess(url: str) -> str:
     """A suggestion for a URL without a scheme."""
-    if url.startswith("/"):
-        return f"did you mean 'unix://{url}'?"
+    path = url.removeprefix("unix:")  # as gRPC writes it
+    if path.startswith("/"):
+        return f"did you mean 'unix://{path}'?"
     host, _, port = url.rpartition(":")
     if host and port.isdecimal():
         return f"did you mean 'tcp://{url}'?"

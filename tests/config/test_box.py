@@ -374,6 +374,7 @@ def test_an_address_survives_being_written_and_read(url, expected):
     ("url", "told"),
     [
         ("/run/a.sock", "did you mean 'unix:///run/a.sock'?"),
+        ("unix:/run/a.sock", "did you mean 'unix:///run/a.sock'?"),
         ("localhost:8701", "did you mean 'tcp://localhost:8701'?"),
         ("edge", "accepted is unix:///PATH, tcp://HOST:PORT or tls://HOST:PORT"),
         ("http://edge:80", "unknown scheme 'http'; accepted is"),
