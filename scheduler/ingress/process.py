@@ -115,8 +115,12 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
         config.log.level,
         config.limits.body_mb * 10**6,
     )
-    door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
-    await door.open()
+    try:
+        door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
+        await door.open()
+    except (ConfigError, OSError) as error:  # such as a token that is just being replaced
+        log.error("a door can't open", door=spec.kind, error=str(error))
+        sys.exit(1)
     if spec.kind == "grpc":
         _keep_to(spec.cores)
     print(json.dumps({"listening": spec.addresses}), flush=True)

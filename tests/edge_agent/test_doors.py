@@ -15,7 +15,7 @@ import pytest
 
 from edge_agent.doors import Doors
 from scheduler.config.box import Config
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 
 def health(doors: Doors) -> int:
@@ -66,5 +66,47 @@ def test_a_door_comes_back_though_its_spec_was_cleaned_away(tmp_path: Path) -> N
         process.kill()
         process.wait()
         assert health(doors) == 200
+    finally:
+        doors.stop()
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_door_whose_token_has_gone_says_so_in_a_line_and_opens_once_it_is_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 40)
+    token.chmod(0o600)
+    config = Config.model_validate(
+        {"listen": {kind: "127.0.0.1:0"}, "token_file": str(token), "log": {"format": "json"}}
+    )
+    doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
+    try:
+        away = token.rename(tmp_path / "away")
+        spec = str(tmp_path / f"{kind}-0.json")
+
+        def process() -> psutil.Process | None:
+            found = (p for p in psutil.Process().children() if spec in p.cmdline())
+            return next(found, None)
+
+        killed = process()
+        assert killed is not None
+        killed.kill()
+        killed.wait()
+        said = ""
+
+        def has_said() -> bool:
+            nonlocal said
+            said += capfd.readouterr().err
+            return "can't be read" in said
+
+        eventually(has_said)
+        opened = doors._doors[0].opened
+        opened.clear()
+        away.rename(token)
+        eventually(opened.is_set)
+        said += capfd.readouterr().err
+        assert "a door can't open" in said
+        assert "Traceback" not in said
     finally:
         doors.stop()
