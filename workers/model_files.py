@@ -70,6 +70,19 @@ def check_model_files(path: Path) -> None:
         _named_weights(path)
 
 
+def why_no_file(path: Path) -> str | None:
+    """Why no file can be read there, as the end of a sentence about it; None if one can."""
+    if path.is_file():
+        return None
+    if path.is_dir():
+        return "is a folder"
+    if path.exists():
+        return "is a pipe or a device, not a file"
+    if path.is_symlink():
+        return f"is a link to {path.readlink()}, which is not there"
+    return "is absent"
+
+
 def weight_files(path: Path) -> list[Path]:
     """A model file with the files that hold its weights.
 
@@ -129,8 +142,8 @@ def weight_bytes(path: Path) -> int:
 
 
 def _check_content(path: Path) -> None:
-    if not path.is_file():
-        raise ModelFileFault(f"file '{path.name}' is absent")
+    if reason := why_no_file(path):
+        raise ModelFileFault(f"file '{path.name}' {reason}")
     with path.open("rb") as file:
         head = file.read(len(_LFS_POINTER))
     if head == _LFS_POINTER:

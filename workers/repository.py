@@ -22,7 +22,7 @@ from workers.model import (
     Tolerance,
     Variant,
 )
-from workers.model_files import ModelFileFault, check_model_files, files_digest
+from workers.model_files import ModelFileFault, check_model_files, files_digest, why_no_file
 from workers.model_yaml import (
     NAME_PATTERN,
     ModelFile,
@@ -157,19 +157,28 @@ def _load_model(folder: Path, problems: list[Problem]) -> Model:
 
 
 def _read_model_file(folder: Path) -> ModelFile:
+    path = folder / "model.yaml"
+    if reason := why_no_file(path):  # reading a pipe would not end
+        raise ModelFileError(f"file 'model.yaml' {reason}")
     try:
-        return parse_model_file((folder / "model.yaml").read_text(encoding="utf-8"))
+        return parse_model_file(path.read_text(encoding="utf-8"))
     except (ModelFileError, UnicodeDecodeError) as error:
         raise ModelFileError(f"model.yaml: {error}") from error
 
 
 def _triton_layout(folder: Path) -> ModelFile:
     versions = [path for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    dangling: Path | None = None
     for version in sorted(versions, key=lambda path: int(path.name), reverse=True):
         for suffix in _SUFFIXES:
-            if (version / f"model{suffix}").exists():
+            file = version / f"model{suffix}"
+            if file.exists():
                 entry = VariantEntry(file=f"{version.name}/model{suffix}")
                 return ModelFile(variants={version.name: entry})
+            if os.path.lexists(file):
+                dangling = dangling or file.relative_to(folder)
+    if dangling:
+        raise ModelFileError(f"file '{dangling}' {why_no_file(folder / dangling)}")
     raise ModelFileError(
         "has neither a model.yaml nor a version folder with a model.onnx, e.g. 1/model.onnx"
         + _misplaced(folder, versions)
@@ -225,8 +234,8 @@ def _variant_path(folder: Path, file: str) -> Path:
     if relative.suffix not in _SUFFIXES:
         raise ModelFileError(f"file '{file}' must end in {' or '.join(_SUFFIXES)}")
     path = folder / relative
-    if not path.is_file():
-        raise ModelFileError(f"file '{file}' is absent")
+    if reason := why_no_file(path):
+        raise ModelFileError(f"file '{file}' {reason}")
     check_model_files(path)
     return path
 

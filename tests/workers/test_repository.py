@@ -330,7 +330,32 @@ def test_links_to_nowhere_are_told(root, add):
     assert repository.models == {}
     told = {problem.model: problem.reason for problem in repository.problems}
     assert told["away"] == "it is a link to unmounted, which is not there"
-    assert "No such file or directory" in told["relu"]
+    assert told["relu"] == "file 'model.yaml' is a link to gone.yaml, which is not there"
+
+
+def test_of_a_version_that_is_a_link_to_nowhere_the_link_is_told(root):
+    (root / "relu/1").mkdir(parents=True)
+    (root / "relu/1/model.onnx").symlink_to("/unmounted/relu.onnx")
+
+    reason = "file '1/model.onnx' is a link to /unmounted/relu.onnx, which is not there"
+    assert reason_of(root, "relu") == reason
+
+    save(onnx_models.relu(), root / "relu" / "0" / "model.onnx")
+    assert load_repository(root).models["relu"].variants[0].name == "0"
+
+
+@pytest.mark.parametrize("file", ["model.yaml", "1/model.onnx"])
+def test_what_is_no_file_is_told_and_never_read(root, add, file):
+    add("relu", onnx_models.relu())
+    place = root / "odd" / file
+    place.parent.mkdir(parents=True)
+    os.mkfifo(place)  # nobody ever writes to it
+
+    assert list(load_repository(root).models) == ["relu"]
+    assert reason_of(root, "odd").endswith(f"file '{file}' is a pipe or a device, not a file")
+    place.unlink()
+    place.mkdir()
+    assert reason_of(root, "odd").endswith(f"file '{file}' is a folder")
 
 
 def test_a_loose_model_file_is_told_where_it_belongs(root):
