@@ -67,6 +67,7 @@ class Database:
     def __init__(self, path: Path, bounds: Bounds, reading: bool = False) -> None:
         """Opens the file; if not `reading`, checks all of it and creates missing tables."""
         self._bounds = bounds
+        self._path = path
         self._use: dict[str, list[int]] = {}
         if not reading:
             path.touch(0o600)  # SQLite gives its files beside it the same mode
@@ -84,6 +85,7 @@ class Database:
             if is_damage(error):
                 raise Damaged(str(error)) from None
             raise
+        self._identity = _identity(path)
 
     def _prepare(self) -> None:
         sql = self._sql
@@ -125,8 +127,12 @@ class Database:
         If the transaction fails (a full disk, say), each operation is tried in a transaction of its
         own, because those that free space may work. An operation that fails on damaged data is
         answered with an error too: an exception would end the thread, and with it all tasks.
+
+        SQLite goes on writing to a file that has been removed; nobody would find it again.
         """
         try:
+            if _identity(self._path) != self._identity:
+                raise OSError(f"{self._path} has been removed or replaced; restart the box")
             with self._transaction("IMMEDIATE"):
                 return [_outcome_of(op, self) for op in ops]
         except Exception as error:
@@ -342,6 +348,15 @@ class Database:
             "coalesce(max(submitted_ms), 0), coalesce(max(ended_ms), 0)) FROM tasks"
         ).fetchone()
         return int(shift_ms), int(seen_ms)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file a path names; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def is_damage(error: sqlite3.Error) -> bool:

@@ -53,6 +53,7 @@ class Inputs:
         self._tell = fetched
         self._unreadable = unreadable
         self._loading: set[int] = set()
+        self._problem = ""
 
     def fetch(self, tasks: Sequence[Waiting]) -> None:
         """Fetches the inputs of tasks, as many as there is room for but at least one."""
@@ -83,6 +84,10 @@ class Inputs:
     def _fetched(
         self, tasks: Sequence[Waiting], found: dict[int, tuple[Specs, bytes]] | LaxityError
     ) -> None:
+        problem = str(found) if isinstance(found, LaxityError) else ""
+        if problem not in ("", self._problem):  # once, not for each of the tasks that wait
+            log.error("the inputs of tasks can't be read", error=problem)
+        self._problem = problem
         for task in tasks:
             self._loading.discard(task.seq)
             inputs = found.get(task.seq) if isinstance(found, dict) else None
@@ -91,8 +96,9 @@ class Inputs:
                 continue
             self.held_bytes -= task.bytes
             if task.where is Where.LANE:
-                why = "they are missing or damaged" if isinstance(found, dict) else str(found)
-                log.error("the inputs of a task can't be read", task=task.seq, error=why)
+                if not problem:
+                    why = "they are missing or damaged"
+                    log.error("the inputs of a task can't be read", task=task.seq, error=why)
                 self._unreadable(task)
         self._tell()
 

@@ -149,6 +149,22 @@ def test_a_full_disk_refuses_what_is_new_and_keeps_what_is_there(tmp_path: Path)
     database.close()
 
 
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_what_would_be_written_to_a_file_that_is_gone_is_refused(
+    database: Database, tmp_path: Path, how: str
+) -> None:
+    add(database, task(1))
+    away = (tmp_path / FILE).rename(tmp_path / "away")
+    if how == "replaced":
+        shutil.copy(away, tmp_path / FILE)
+    for found in add(database, task(2), task(3)):
+        assert isinstance(found, Unavailable)
+        assert found.detail == {"durable": False}
+        assert "has been removed or replaced; restart the box" in str(found)
+    away.rename(tmp_path / FILE)
+    assert [is_new for _, is_new in add(database, task(2), task(3))] == [True, True]
+
+
 def test_what_stumbles_halfway_has_not_happened(database: Database) -> None:
     add(database, task(1), task(2))
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import structlog
 
 from policies import POLICIES
 from scheduler.core.outcomes import Outcome
@@ -203,6 +204,25 @@ def test_an_end_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
         assert world.outcome(1) == "completed"
 
     play(scene)
+
+
+def test_a_disk_that_can_not_be_read_is_told_once_and_tasks_wait_for_it(tmp_path: Path) -> None:
+    async def scene() -> None:
+        world = World(tmp_path)
+        world.broken = True
+        device = world.device()
+        for number in range(1, 9):
+            world.task(number)
+        await asyncio.sleep(60)
+        assert device.batches == []
+        world.broken = False
+        await world.until_ended(8)
+
+    with structlog.testing.capture_logs() as logs:
+        play(scene)
+    (said,) = [log for log in logs if log["log_level"] == "error"]
+    assert said["event"] == "the inputs of tasks can't be read"
+    assert said["error"] == "disk I/O error"
 
 
 def test_tasks_that_were_put_off_for_long_are_tried_again_once_one_has_succeeded(

@@ -18,7 +18,7 @@ from scheduler.durable.database import FILE, Database
 from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, NewTask
-from scheduler.errors import Overloaded
+from scheduler.errors import Overloaded, Unavailable
 from scheduler.wire import body_bytes
 from tests.core.world import MS, offer
 
@@ -126,6 +126,7 @@ class World:
         outcomes: How the requests ended, in order.
         lives: The tasks of which each feeder heard that their end is on disk, in order.
         full: Whether the disk takes nothing.
+        broken: Whether nothing can be read from the disk.
     """
 
     def __init__(self, folder: Path, policy: str = "goodput", **options: Any) -> None:
@@ -138,7 +139,7 @@ class World:
         self.driver = Driver((policy, options), clock_ns=self.now_ns)
         self.lives: list[list[int]] = []
         self.outcomes: list[Outcome] = []
-        self.full = False
+        self.full = self.broken = False
         self.begin()
 
     def begin(self) -> None:
@@ -163,7 +164,8 @@ class World:
         self.loop.call_soon(then, found)
 
     def read(self, op: Any, then: Any) -> None:
-        self.loop.call_soon(then, self.database.look([op])[0])
+        found = Unavailable("disk I/O error") if self.broken else self.database.look([op])[0]
+        self.loop.call_soon(then, found)
 
     def device(self, target_id: str = "cpu:0", *offers: Offer) -> Device:
         """One more device, which is up."""
