@@ -24,6 +24,7 @@ from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.listening import check_free, remove_stale
+from edge_agent.ray_files import RayFiles
 from edge_agent.readiness import Readiness
 from edge_agent.rebirth import mark_life, start_over
 from edge_agent.run_dir import make_run_dir
@@ -32,9 +33,9 @@ from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import link_paths, worker_arguments
 from scheduler.config.box import Config
 from scheduler.config.devices import DeviceConfig
-from scheduler.daemon.actor import LISTENING, SchedulerActor
+from scheduler.daemon.actor import LISTENING, SchedulerActor, SchedulerProcess
 from scheduler.files import replace_file
-from workers.actor import DeviceWorker
+from workers.actor import DeviceWorker, WorkerProcess
 from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
 
@@ -89,7 +90,7 @@ class Agent:
             shutil.rmtree(self._run_dir, ignore_errors=True)
             raise
         try:
-            self._cluster.watch(self._ray_died)
+            self._cluster.watch(lambda part: self._start_over(f"Ray's {part} has died"))
             self._start(config_file, over, scheduler_cores(hardware), stop)
         except BaseException:
             self._clean_up(_started())
@@ -126,6 +127,10 @@ class Agent:
         self._doors = Doors(self.config, self._run_dir, self._run_dir / "doors.sock", spare)
         self.addresses += self._doors.addresses
         replace_file(self._run_dir / LISTENING, json.dumps(self.addresses))
+        actors = (SchedulerProcess.__name__, WorkerProcess.__name__)
+        kept = (actors, 1 + len(self.workers), self._start_over, self._stopping)
+        files = RayFiles(self._run_dir / "ray")
+        threading.Thread(target=files.watch, args=kept, daemon=True).start()
         if config_file is not None:
             heard = (self._reload, self._stopping)
             threading.Thread(target=watch.run, args=heard, daemon=True).start()
@@ -210,10 +215,10 @@ class Agent:
                 ray.kill(actor, no_restart=True)
         self._clean_up(ended)
 
-    def _ray_died(self, part: str) -> None:
+    def _start_over(self, why: str) -> None:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
         if not self._stopping.is_set():
-            print(f"Ray's {part} has died; starting over.", file=sys.stderr, flush=True)
+            print(f"{why}; starting over.", file=sys.stderr, flush=True)
             # The next life ends the workers that are left, whatever they are trying.
             forgive(self.config.state_dir / ATTEMPTS, _started())
             start_over(self._born_s, self._run_dir, self.config.listen.all)

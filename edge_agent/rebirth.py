@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -117,11 +117,19 @@ def _is_of(process: psutil.Process, life: str, folder: str) -> bool:
     """Whether a process belongs to a life, by its environment or its open files.
 
     Ray overwrites the environment of some processes with their titles, but these keep log files
-    open.
+    open, which count also if they have been removed.
     """
     return process.environ().get(_MARK) == life or any(
-        file.path.startswith(f"{folder}/") for file in process.open_files()
+        path.startswith(f"{folder}/") for path in _open_files(process)
     )
+
+
+def _open_files(process: psutil.Process) -> Iterator[str]:
+    """What a process has open; not psutil's `open_files`, which leaves out removed files."""
+    with contextlib.suppress(OSError):  # it has just ended
+        for number in Path(f"/proc/{process.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                yield os.readlink(number)
 
 
 def _end_all(life: str, folder: str) -> None:

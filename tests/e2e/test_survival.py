@@ -318,6 +318,36 @@ def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgen
     assert agent.left_over() == []
 
 
+def test_a_box_whose_files_are_cleaned_away_still_brings_its_processes_back(
+    agent: RunningAgent,
+) -> None:
+    """As somebody who makes room in /tmp or empties the state folder may do."""
+    (token,) = agent.folder.glob("state/ray_token")
+    secret = token.read_text()
+    shutil.rmtree(token.parent)
+    eventually(token.exists)
+    assert token.read_text() == secret
+    assert token.stat().st_mode & 0o777 == 0o600
+    load = Load(agent.url)
+    load.wait_for_result_after(0)
+    lost = agent.pid_of("WorkerProcess")
+    os.kill(lost, signal.SIGKILL)
+    eventually(partial(says, agent, "its process ended"))
+    load.wait_for_result_after(time.monotonic(), timeout_s=90)
+
+    (run_dir,) = Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.process.pid}-*")
+    shutil.rmtree(run_dir)
+    load.wait_for_result_after(time.monotonic())
+    os.kill(agent.pid_of("WorkerProcess"), signal.SIGKILL)
+    eventually(partial(says, agent, f"Ray's sockets in {run_dir}"))
+    while not any(line.startswith("Ready.") for line in after(agent.lines, "starting over")):
+        threading.Event().wait(0.01)
+    load.wait_for_result_after(time.monotonic(), timeout_s=90)
+    load.finish()
+    assert agent.stop() == 0
+    assert agent.left_over() == []
+
+
 def test_a_signal_as_it_starts_over_ends_it_and_leaves_nothing(agent: RunningAgent) -> None:
     next(p for p in agent.processes() if p.name() == "raylet").kill()
     eventually(partial(says, agent, "starting over"))

@@ -90,7 +90,7 @@ def test_a_worker_that_ends_because_ray_has_died_is_no_death_of_what_it_was_tryi
     monkeypatch.setattr(agent, "start_over", lambda *_: None)
     for _ in range(MAX_DEATHS):
         with trying(attempts) as worker:
-            ended._ray_died("gcs_server")
+            ended._start_over("Ray's gcs_server has died")
             worker.kill()
     assert CrashGuard(attempts).verdict("model") is None
 

@@ -49,6 +49,8 @@ def test_what_is_left_of_a_past_life_is_ended(
     folder.mkdir()
     marked = start(LAXITY_AGENT_LIFE="past")
     unmarked = start(str(folder / "ray.log"))
+    cleaned = start(str(folder / "cleaned.log"))
+    (folder / "cleaned.log").unlink()
     others = start(), start(LAXITY_AGENT_LIFE="other"), start(str(tmp_path / "run.log"))
     monkeypatch.setenv("LAXITY_AGENT_PAST", "past")
     monkeypatch.setenv("LAXITY_AGENT_PAST_FOLDER", str(folder))
@@ -57,6 +59,7 @@ def test_what_is_left_of_a_past_life_is_ended(
     end_past_life()
     assert marked.poll() is not None
     assert unmarked.poll() is not None, "one whose environment Ray has overwritten"
+    assert cleaned.poll() is not None, "one whose log has been removed meanwhile"
     assert [other.poll() for other in others] == [None, None, None]
     assert not folder.exists()
     assert "LAXITY_AGENT_PAST" not in os.environ
