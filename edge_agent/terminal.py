@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import io
-import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from scheduler.lasting_output import lasting_stderr
 
 _SAME_S = 0.3
 """Signals within this time of the first, in seconds, count as the same signal."""
@@ -24,29 +24,11 @@ SAY_EVERY_S = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals that end a command: a service manager's, Ctrl-C's and that of a closed terminal."""
 
+_PATIENCE_S = 2.0
+"""How long to wait for whoever reads the output; a slow serial line takes its time."""
+
 _LOOK_S = 0.5
 """How often the main thread wakes to see a signal that another thread received, in seconds."""
-
-
-class _Lasting(io.FileIO):
-    """Drops output that can't be written: a box keeps serving when its output has no reader."""
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data) or 0
-        except OSError:  # the other end of a pipe or terminal was closed, or the disk is full
-            return len(data)
-
-
-def _stderr(line_buffering: bool) -> TextIO:
-    own = sys.stderr  # None for a process started without one
-    raw = io.FileIO(os.devnull, "w") if own is None else _Lasting(own.fileno(), "w", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        "utf-8" if own is None else own.encoding,
-        errors="backslashreplace",
-        line_buffering=line_buffering,
-    )
 
 
 def whole_lines() -> Console:
@@ -55,8 +37,9 @@ def whole_lines() -> Console:
     `print` writes a text and its line end separately. So stderr is made line-buffered, and the
     console gets its own buffer, so that lines are never interleaved.
     """
-    console = Console(file=_stderr(line_buffering=False), highlight=False, soft_wrap=True)
-    sys.stderr = _stderr(line_buffering=True)
+    file = lasting_stderr(_PATIENCE_S, line_buffering=False)
+    console = Console(file=file, highlight=False, soft_wrap=True)
+    sys.stderr = lasting_stderr(_PATIENCE_S, line_buffering=True)
     return console
 
 

@@ -35,9 +35,13 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.lasting_output import lasting_stderr
 from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
+
+_PATIENCE_S = 0.2
+"""How long the event loop waits at most for whoever reads the log."""
 
 Kind = Literal["http", "grpc"]
 
@@ -88,6 +92,7 @@ def main() -> None:
     """Runs a door until it is told to stop."""
     spec = DoorSpec(**json.loads(Path(sys.argv[1]).read_text()))
     config = Config.model_validate(spec.config)
+    sys.stderr = lasting_stderr(_PATIENCE_S, line_buffering=True)
     set_up_logging(config.log)
     if spec.kind == "http":
         _keep_to(spec.cores)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,51 @@ def test_a_door_comes_back_though_its_spec_was_cleaned_away(tmp_path: Path) -> N
         assert health(doors) == 200
     finally:
         doors.stop()
+
+
+@contextmanager
+def nobody_reads() -> Iterator[None]:
+    """Stderr, for the processes that are started, is a full pipe that is open."""
+    read, write = os.pipe()
+    own = os.dup(2)
+    with open(f"/proc/self/fd/{write}", "wb", buffering=0, opener=_at_once) as pipe:
+        while pipe.write(b"."):
+            pass
+    os.dup2(write, 2)
+    try:
+        yield
+    finally:
+        os.dup2(own, 2)
+        for number in (read, write, own):
+            os.close(number)
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def test_a_door_does_not_wait_for_who_reads_the_log(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 40)
+    token.chmod(0o600)
+    config = Config.model_validate({"listen": {"http": "127.0.0.1:0"}, "token_file": str(token)})
+    spec = str(tmp_path / "http-0.json")
+    seen: set[int] = set()
+
+    def three_in_turn() -> bool:
+        found = [p for p in psutil.Process().children() if spec in p.cmdline()]
+        if not seen:
+            found[0].kill()
+        seen.update(process.pid for process in found)
+        return len(seen) >= 3
+
+    with nobody_reads():
+        doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
+        try:
+            token.unlink()  # which each door says and then ends
+            eventually(three_in_turn)
+        finally:
+            doors.stop()
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])

@@ -245,6 +245,35 @@ print("goes on")
     assert (ended.returncode, ended.stdout) == (0, "goes on\n")
 
 
+def test_a_box_goes_on_while_what_it_says_is_not_read_and_then_tells_how_much_is_missing():
+    """As on a terminal after Ctrl-S, or with a collector of logs that hangs."""
+    script = """
+import os, sys
+from edge_agent import terminal
+terminal._PATIENCE_S = 0.01
+console = terminal.whole_lines()
+read, write = os.pipe()
+os.dup2(write, 2)
+for number in range(30_000):
+    print("a door ended", file=sys.stderr)
+console.print("Draining")
+os.read(read, 1 << 20)
+console.print("drained")
+print("a door ended", file=sys.stderr)
+print(os.read(read, 1 << 20).decode(), end="")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.endswith("a door ended\n")
+    assert "drained\n" in ended.stdout
+    missing = [line for line in ended.stdout.splitlines() if line.startswith("(")]
+    assert len(missing) == 2, "both of its files have lost some"
+    assert (
+        missing[0] == f"({len('Draining') + 1} bytes of output are missing here: nobody read them)"
+    )
+    assert int(missing[1][1:].split()[0]) + (1 << 16) >= 30_000 * len("a door ended\n")
+
+
 def test_a_process_without_stderr_says_what_it_was_asked():
     command = f"exec {sys.executable} -m edge_agent --probe 2>&-"
     ended = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, text=True)
