@@ -85,7 +85,8 @@ class FrameReader:
         self._limits = limits
         self._allocate = allocate
         # Room for any header and small body, wherever the frame starts in it.
-        self._chunk = memoryview(bytearray(max(_CHUNK_BYTES, 2 * limits.header_bytes)))
+        # Not zeroed: an idle connection then takes no more memory than has arrived on it.
+        self._chunk = np.empty(max(_CHUNK_BYTES, 2 * limits.header_bytes), np.uint8).data
         self._start = 0
         self._end = 0
         self._header: Header | None = None

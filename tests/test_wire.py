@@ -7,6 +7,7 @@ from typing import Any
 
 import msgpack
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -303,3 +304,14 @@ def test_one_read_takes_a_piece_of_a_long_body():
         asked.append(len(reader.get_buffer()))
         reader.advance(asked[-1])
     assert max(asked) <= size // 8
+
+
+def test_an_idle_connection_takes_no_more_memory_than_has_arrived() -> None:
+    """Whoever opens connections has shown no token yet."""
+    memory = psutil.Process().memory_info
+    before = memory().rss
+    readers = [wire.FrameReader(wire.FrameLimits(header_bytes=1 << 20)) for _ in range(100)]
+    for reader in readers:
+        reader.get_buffer()[:8] = wire.PREFIX.pack(100, 0)
+        assert reader.advance(8) == []
+    assert memory().rss - before < 20_000_000
