@@ -51,7 +51,7 @@ class CompiledCache:
         name = f"{label}-{xxhash.xxh3_128(text.encode()).hexdigest()}"
         self._used.add(name)
         path = self._root / name
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)  # all may have been removed since the start
         return path
 
     def check(self, folder: Path) -> str | None:

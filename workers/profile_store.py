@@ -85,6 +85,7 @@ class ProfileStore:
         """Store a profile; the names are for people who read the file."""
         document = self._read(of)
         document.profiles[key] = _Entry(model=model, variant=variant, **asdict(profile))
+        self._directory.mkdir(parents=True, exist_ok=True)  # it may have been removed meanwhile
         replace_file(self.path(of), document.model_dump_json(indent=1), durable=True)
 
     def superseded(self, of: Fingerprint) -> str | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import stat
 
 import pytest
@@ -103,3 +104,8 @@ def test_a_damaged_key_is_replaced_and_vouches_for_nothing(tmp_path, folder):
     (tmp_path / "compiled" / "box.key").write_bytes(b"short")
 
     assert "not the file that this box wrote" in (fault(tmp_path, folder) or "")
+
+
+def test_a_folder_is_made_though_all_were_removed_since_the_start(tmp_path, cache):
+    shutil.rmtree(tmp_path / "compiled")
+    assert cache.folder("gpu-0", ON).is_dir()

@@ -36,6 +36,12 @@ def test_what_was_put_is_got_by_any_later_store(store, tmp_path, reports):
     assert reports == []
 
 
+def test_what_is_put_is_kept_though_the_folder_was_removed_since_the_start(store, tmp_path):
+    (tmp_path / "profiles").rmdir()
+    store.put(HERE, "key", "model", "fp32", MEASURED)
+    assert store.get(HERE, "key") == MEASURED
+
+
 def test_nothing_is_got_where_nothing_was_put(store, reports):
     assert store.get(HERE, "key") is None
     store.put(HERE, "key", "model", "fp32", MEASURED)
