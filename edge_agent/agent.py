@@ -241,7 +241,9 @@ def _read_again(config: Config, file: Path | None) -> list[Path]:
     """The files that are read again when they change."""
     tls = config.tls
     certificates = (tls.cert, tls.key, tls.client_ca) if tls is not None else ()
-    return [path for path in (file, config.token_file, config.tenants_file, *certificates) if path]
+    shown = config.neighbours.token_file if config.neighbours is not None else None
+    tokens = (config.token_file, config.tenants_file, shown)
+    return [path for path in (file, *tokens, *certificates) if path]
 
 
 def _check(

@@ -36,6 +36,7 @@ from scheduler.daemon.parts import (
     open_cache,
     open_journal,
     open_tasks,
+    token_for_others,
 )
 from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
@@ -283,6 +284,11 @@ class SchedulerProcess:
             self._take_not("tokens", error)
             return
         self._door.take_access(access)
+        if self._door.neighbours is not None:
+            try:
+                self._door.neighbours.token = token_for_others(config)
+            except ConfigError as error:
+                self._take_not("token for other boxes", error)
 
     def _end_for_policy(self, why: str) -> None:
         """Ends the process, because nothing else can end its hung loop; Ray starts the next.

@@ -67,6 +67,17 @@ def open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor
     return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
 
 
+def token_for_others(config: Config) -> str | None:
+    """The token that this box shows to others of its site; None if it has none.
+
+    Raises:
+        ConfigError: It can't be read.
+    """
+    own = config.neighbours.token_file if config.neighbours is not None else None
+    file = own or config.token_file
+    return None if file is None else read_token(file)
+
+
 def neighbours_of(
     config: Config,
     driver: Driver,
@@ -82,14 +93,12 @@ def neighbours_of(
     if asked is None:
         return None
     ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
-    token_file = asked.token_file or config.token_file
-    token = None if token_file is None else read_token(token_file)
     options = SiteOptions(
         config.site,
         asked.name,
         asked.join,
         asked.advertise,
         ports[0] if ports else None,
-        token,
+        token_for_others(config),
     )
     return Neighbours(driver, options, is_loaded)

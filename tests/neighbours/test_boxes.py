@@ -17,6 +17,7 @@ from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.ways import meter
 from scheduler.errors import DeadlineExpired
+from scheduler.tenants import OWNER, Access, hash_of
 from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
@@ -600,6 +601,21 @@ async def test_a_box_that_refuses_this_one_is_said_to_though_it_joins_itself(
         assert "box a: it refuses this box's token" in way["progress"]["text"]
         assert capsys.readouterr().out.count("another box can't be used") == 1
         await b.stop()
+
+
+@virtually
+async def test_boxes_whose_tokens_are_replaced_one_after_the_other_are_together_again():
+    async with site(Box("a"), Box("b")) as (a, b):
+        fresh = TOKEN + "x"
+        access = Access([OWNER.model_copy(update={"tokens": (hash_of(fresh),)})])
+        b.door.take_access(access)
+        b.neighbours.token = fresh
+        await until(lambda: a.states() == {"b": "gone"}, 60)
+        a.door.take_access(access)
+        a.neighbours.token = fresh
+        await until(lambda: (a.states(), b.states()) == ({"b": "up"}, {"a": "up"}), 60)
+        a.ask(400)
+        await until(lambda: a.endings == {"completed": 1})
 
 
 @virtually

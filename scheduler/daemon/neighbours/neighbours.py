@@ -73,6 +73,9 @@ class Neighbours:
         driver: The driver that gets the other boxes as targets.
         options: The configuration of the site.
         is_loaded: Whether this box's door takes requests for a model.
+
+    Attributes:
+        token: The token for other boxes; another one counts for connections that are made later.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Neighbours:
         """Contacts nobody before `start`."""
         self._driver = driver
         self._options = options
+        self.token = options.token
         # Random, so that each run differs even on a box whose clock starts at 1970.
         self._incarnation = random.SystemRandom().getrandbits(62)
         self._members = Members(options.box, self._incarnation)
@@ -264,7 +268,7 @@ class Neighbours:
             member = self._members.get(found) if found is not None else None
             if member is None or member.state(self._driver.clock_ns()) != "up":
                 try:
-                    asking = ask(address, self._options.token, self.introduction)
+                    asking = ask(address, self.token, self.introduction)
                     found = self._answered(await asyncio.wait_for(asking, CONNECT_S), address)
                     backoff.reset()
                     self._not_joined.pop(address, None)
@@ -291,7 +295,7 @@ class Neighbours:
                         self._namesakes.add(box)
                         log.error("not used: a box with the name of a target of this one", box=box)
                     continue
-                link = PeerLink(box, self._options.token, self, self._driver, self._driver.clock_ns)
+                link = PeerLink(box, self, self._driver, self._driver.clock_ns)
                 self._links[box] = link
                 self._driver.add_target(box, link)
 

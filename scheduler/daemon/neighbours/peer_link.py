@@ -55,7 +55,6 @@ class PeerLink:
 
     Args:
         box: The name of the other box; the target's id.
-        token: The token for the other box.
         neighbours: The boxes of the site, and this one.
         listener: Receives the reports of the link.
         clock_ns: The monotonic clock.
@@ -66,14 +65,12 @@ class PeerLink:
     def __init__(
         self,
         box: str,
-        token: str | None,
         neighbours: Neighbours,
         listener: LinkListener,
         clock_ns: Callable[[], int],
     ) -> None:
         """Not connected yet; see `keep_connected`."""
         self._box = box
-        self._token = token
         self._neighbours = neighbours
         self._listener = listener
         self._clock_ns = clock_ns
@@ -130,7 +127,9 @@ class PeerLink:
         address = self._neighbours.address_of(self._box)
         if address is None:
             raise ConnectionError("it has left")
-        connection = await connect(parse_address(address), self._token, on_frame, on_lost)
+        connection = await connect(
+            parse_address(address), self._neighbours.token, on_frame, on_lost
+        )
         connection.send(wire.encode(self._neighbours.introduction(connection)))
         return connection
 
