@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -43,6 +44,7 @@ def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLin
         Purse(config.budgets, folder / f"{config.name}-spent.json", time.time),
         LatencyFile(folder / f"{config.name}-latency.json", config.url),
         driver,
+        partial(headers_of, config),
     )
 
 
@@ -56,9 +58,7 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
     Raises:
         ConfigError: A token or certificate can't be read.
     """
-    headers = {name: value.get_secret_value() for name, value in config.headers.items()}
-    if config.token_file is not None:
-        headers["authorization"] = f"Bearer {token_to_show(config.token_file)}"
+    headers = headers_of(config)
     # Read here once, so that mistakes are reported when the box starts.
     context = ssl_context(config) if config.is_secure else None
     if config.url.startswith("http"):
@@ -82,6 +82,18 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
         headers,
         answer_bytes,
     )
+
+
+def headers_of(config: CloudConfig) -> dict[str, str]:
+    """The headers of every call, with the token that is in its file now.
+
+    Raises:
+        ConfigError: The token can't be read.
+    """
+    headers = {name: value.get_secret_value() for name, value in config.headers.items()}
+    if config.token_file is not None:
+        headers["authorization"] = f"Bearer {token_to_show(config.token_file)}"
+    return headers
 
 
 def token_to_show(path: Path) -> str:

@@ -223,6 +223,9 @@ class Endpoint(Protocol):
     async def infer(self, inference: Inference) -> Inferred:
         """Runs one inference; cancelling it tells the server."""
 
+    def show(self, headers: Mapping[str, str]) -> None:
+        """Sends other headers with every call from now on."""
+
     def reconnect(self) -> None:
         """Abandons the present connections, because they are dead."""
 

@@ -77,12 +77,16 @@ class GrpcEndpoint:
     def __init__(self, dial: Dial, metadata: Mapping[str, str], answer_bytes: int) -> None:
         """Connects with the first call."""
         self._dial = dial
-        self._metadata = tuple((name.lower(), value) for name, value in metadata.items())
-        self._masked = Masked(metadata)
+        self.show(metadata)
         most = min(answer_bytes, _INT_MAX)
         self._options = [*_OPTIONS, ("grpc.max_receive_message_length", most)]
         self._closing: set[asyncio.Task[None]] = set()
         self._open()
+
+    def show(self, headers: Mapping[str, str]) -> None:
+        """Sends other metadata with every call from now on."""
+        self._metadata = tuple((name.lower(), value) for name, value in headers.items())
+        self._masked = Masked(headers)
 
     def _open(self) -> None:
         channel = self._channel = self._dial(self._options)

@@ -72,13 +72,17 @@ class HttpEndpoint:
         """Connects with the first call."""
         self._open_session = open_session
         self._url = url
-        self._headers = dict(headers)
-        self._masked = Masked(headers)
+        self.show(headers)
         self._answer_bytes = answer_bytes
         self._asks = binary is None
         self._binary = bool(binary)
         self._closing: set[asyncio.Task[None]] = set()
         self._session = open_session()
+
+    def show(self, headers: Mapping[str, str]) -> None:
+        """Sends other headers with every call from now on."""
+        self._headers = dict(headers)
+        self._masked = Masked(headers)
 
     async def live(self, timeout_s: float) -> None:
         """Gets `/v2/health/live`; see `Endpoint`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -13,6 +13,7 @@ import structlog
 
 from scheduler.backoff import Backoff
 from scheduler.config.cloud import CloudConfig
+from scheduler.config.problems import ConfigError
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.catalog import Catalog
@@ -57,6 +58,7 @@ class CloudLink:
         purse: Pays for inferences.
         memory: Keeps latencies for the next start.
         listener: Receives the reports of this link.
+        headers: The headers of every call, asked for whenever the server's models are.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class CloudLink:
         purse: Purse,
         memory: LatencyFile,
         listener: LinkListener,
+        headers: Callable[[], Mapping[str, str]],
     ) -> None:
         """Not connected yet; see `keep_connected`."""
         self._config = config
@@ -76,6 +79,7 @@ class CloudLink:
         self._till = Till(config, purse)
         self._memory = memory
         self._listener = listener
+        self._headers = headers
         self._loop = asyncio.get_running_loop()
         self._meter = WayMeter(8e3 / config.bandwidth_mbps if config.bandwidth_mbps else 0.0)
         self._pace = ProbePace(config.probe_s, self._meter)
@@ -194,6 +198,10 @@ class CloudLink:
     async def _find(self, known: dict[str, dict[int, list[int]]]) -> None:
         await self._catalog.spoken.wait()
         self._listener.on_progress(self._id, 0, 1, "looking at the server")
+        try:
+            self._endpoint.show(self._headers())  # the token may have been replaced
+        except ConfigError as error:
+            raise RemoteError(Fault.UNKNOWN_CALLER, str(error)) from None
         found = await self._finder.find(self._catalog.cards, known)
         self._watch.begin()
         self._served.clear()

@@ -76,6 +76,35 @@ def test_headers_go_with_every_call(tmp_path: Path):
     with_far(tmp_path, test, token_file=str(token), headers={"X-Project": "42"})
 
 
+def test_a_token_that_is_replaced_is_shown_once_the_server_refuses_the_old_one(tmp_path: Path):
+    token, fresh = tmp_path / "token", "a-fresh-token-of-many-characters"
+    token.write_text("a-token-of-thirty-two-characters\n")
+    token.chmod(0o600)
+
+    async def demand_fresh(request: Any, context: Any) -> Any:
+        if dict(context.invocation_metadata())["authorization"] != f"Bearer {fresh}":
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "who is that?")
+        return doubled(request)
+
+    async def test(box: Box, far: FarServer) -> None:
+        assert (await box.ask()).outcome is Outcome.COMPLETED
+        far.behaviour = demand_fresh
+        away = token.rename(tmp_path / "away")
+        assert (await box.ask(deadline_ms=500)).outcome is not Outcome.COMPLETED
+
+        def said() -> str:
+            (target,) = box.driver.status()["targets"]
+            return str(target["progress"]["text"])
+
+        await box.until(lambda: "token_file: can't be read" in said())
+        away.write_text(fresh)
+        away.rename(token)
+        await box.until(lambda: box.is_up)
+        assert (await box.ask()).outcome is Outcome.COMPLETED
+
+    with_far(tmp_path, test, token_file=str(token))
+
+
 def test_a_key_that_the_server_repeats_is_not_told_further(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text("a-token-of-thirty-two-characters\n")
