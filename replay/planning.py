@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +18,7 @@ from replay.observed import observed_fleet
 from replay.readers import FORMATS, TraceError, format_of, open_trace
 from replay.readers.timing import LATEST_S, is_slice
 from replay.scenarios import load_scenario, scenario_names, standard_scenarios
+from replay.simulator import Arrival
 from replay.sources import JournalSource, WorkloadSource, load_of, mix_of
 from replay.workloads import (
     Fixed,
@@ -86,6 +87,10 @@ _IN_MS = ("deadlines", "mooncake", "timestamps-ms")
 
 _LOOK, _HURRY = 1_000, 20
 """Their first requests, and the load from which the times seem to be seconds."""
+
+_RISING = 10
+"""The fewest requests whose deadlines are compared with their arrivals, and by how many times their
+arrivals have to be further apart than the rest of their deadlines."""
 
 _READ_AGAIN = "a trace is read once for each policy, so it needs a file"
 
@@ -169,21 +174,44 @@ def _guessed(experiment: Experiment, ask: Ask) -> Experiment:
                 f"the numbers of {stream.path.name} are read as requests per second; if they are "
                 f"times, give their unit with {option}, e.g. timestamps-s or timestamps-ms"
             )
-        elif form in _IN_MS and stream.speed == 1:
-            note = _hurried(stream, fleet)
+        elif form in _IN_MS:
+            first = _first_of(stream, fleet)
+            note = _dated(stream, first) or _hurried(stream, fleet, [each.at_ns for each in first])
         if note is not None:
             warnings.warn(note, stacklevel=2)
             fleet = replace(fleet, notes=(*fleet.notes, note))
     return replace(experiment, fleet=fleet)
 
 
-def _hurried(stream: TraceStream, fleet: Fleet) -> str | None:
-    """A note if so many requests come at once that the times seem to be seconds."""
+def _first_of(stream: TraceStream, fleet: Fleet) -> list[Arrival]:
+    """The first requests of a trace; of its start, since a late slice takes long to reach."""
     setting = Setting(1, base_ns=fleet.base_ns())
-    stream = replace(stream, slice_s=(0.0, None))  # a late slice takes long to reach
-    times_ns: list[int] = []
+    found: list[Arrival] = []
     with suppress(TraceError, WorkloadError):  # reported where it is played
-        times_ns.extend(each.at_ns for each in islice(stream.arrivals(setting), _LOOK))
+        found.extend(islice(replace(stream, slice_s=(0.0, None)).arrivals(setting), _LOOK))
+    return found
+
+
+def _dated(stream: TraceStream, first: Sequence[Arrival]) -> str | None:
+    """A note if deadlines rise by what arrivals do, so that they seem to be moments themselves."""
+    if len(first) < _RISING:
+        return None
+    at_ns = [int(each.at_ns * stream.speed) for each in first]
+    lags_ns = [each.budget_ns - time_ns for each, time_ns in zip(first, at_ns, strict=True)]
+    span_ns = at_ns[-1] - at_ns[0]
+    if not span_ns or (max(lags_ns) - min(lags_ns)) * _RISING > span_ns:
+        return None
+    return (
+        f"the deadlines of the first {len(first):,} requests of {stream.path.name} rise as their "
+        "arrivals do; if they are moments, subtract the arrivals: a deadline counts from its "
+        "request's arrival"
+    )
+
+
+def _hurried(stream: TraceStream, fleet: Fleet, times_ns: Sequence[int]) -> str | None:
+    """A note if so many requests come at once that the times seem to be seconds."""
+    if stream.speed != 1:
+        return None
     span_ns = times_ns[-1] - times_ns[0] if times_ns else 0  # another seed may have some
     capacity = capacity_per_s(fleet, mix_of(Workload((stream,)), fleet))
     if not 0 < _HURRY * capacity * span_ns < len(times_ns) * 1e9:

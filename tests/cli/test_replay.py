@@ -346,6 +346,23 @@ def test_seconds_in_place_of_ms_are_told(run):
         assert "as fast" not in run(*source, *words)[2]
 
 
+def test_deadlines_that_are_moments_are_told(run):
+    head, begin_ms = "arrival_ms,qos,deadline_ms\n", 1_700_000_000_000
+    for name, start_ms in (("dated.csv", begin_ms), ("clock.csv", 0)):
+        times = [(start_ms + i * 10, 30 + i % 7) for i in range(100)]
+        Path(name).write_text(head + "".join(f"{at},a,{at + left}\n" for at, left in times))
+    Path("together.csv").write_text(head + "5,a,40\n" * 20)
+    words = ("--fleet", "fleet.yaml", "--policy", "edf", "--no-bound")
+    for source in (("dated.csv",), ("clock.csv",), ("clock.csv", "--speed", "8")):
+        told = f"the deadlines of the first 100 requests of {source[0]} rise as their arrivals do"
+        status, out, err = run(*source, *words)
+        assert status == 0
+        assert f"laxity: {told}" in err
+        assert told in " ".join(out.split())
+    for source in (("trace.csv",), ("together.csv",), ("dated.csv", "--deadline-ms", "40")):
+        assert "rise as" not in run(*source, *words)[2]
+
+
 def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
     box = JournalledBox(Path("days"), "goodput", 3, bytes=100_000, files=20)
     box.live(400)
