@@ -10,8 +10,11 @@ from replay.readers.lines import Lines, shown
 EXAMPLE = "2023-11-16 18:15:46.6805900"
 
 # Azure's traces of 2023 have units of 100 ns and no zone; the one of 2024, microseconds and +00:00.
+# PostgreSQL writes +02, BigQuery " UTC", Ruby and git " +0200".
 _MOMENT = re.compile(
-    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?"
+    r"(?: ?(Z|UTC|[+-]\d\d(?::?\d\d)?))?",
+    re.ASCII,
 )
 _LEAP_S = 60
 
@@ -55,10 +58,9 @@ class Moments:
         return (self._minute_s + second) * 1_000_000_000 + int(fraction.ljust(9, "0"))
 
     def _epoch_s(self, minute: str, zone: str) -> int:
-        if zone in ("", "Z"):
-            zone = "+00:00"
+        hours, minutes = ("+00", "00") if zone in ("", "Z", "UTC") else (zone[:3], zone[3:][-2:])
         try:
-            moment = datetime.fromisoformat(f"{minute}{zone[:3]}:{zone[-2:]}")
+            moment = datetime.fromisoformat(f"{minute}{hours}:{minutes or '00'}")
             return int(moment.astimezone(timezone.utc).timestamp())
         except (ValueError, OverflowError) as error:
             found = f"{self._name} is not a valid time ({error})"

@@ -143,6 +143,19 @@ class TestTimestamps:
         ]
 
     @pytest.mark.parametrize(
+        "zoned",
+        [
+            "2023-11-16 18:15:46 UTC",  # as BigQuery writes it
+            "2023-11-16 18:15:46.0+00",  # PostgreSQL
+            "2023-11-16 13:15:46-05",
+            "2023-11-16 20:15:46 +0200",  # git
+            "2023-11-16 23:45:46 +05:30",
+        ],
+    )
+    def test_a_zone_may_be_written_as_databases_do(self, zoned):
+        assert read(f"{zoned}\n") == read("2023-11-16T18:15:46Z\n")
+
+    @pytest.mark.parametrize(
         ("unit", "times"),
         [
             ("s", ["1700000000.5", "1700000000.500001", "1700000002"]),
