@@ -153,7 +153,8 @@ class JournalFile:
             yield from unpacker
         except (msgpack.UnpackException, TypeError, ValueError) as error:
             self.number += 1
-            raise self._error(f"no msgpack ({error or type(error).__name__})", "msgpack") from None
+            why = str(error) or type(error).__name__
+            raise self._error(f"no msgpack ({why})", "msgpack") from None
         except OSError as error:
             raise self._error(f"reading failed ({error.strerror})", "more records") from None
         left = sound.at - len(MAGIC) - unpacker.tell()

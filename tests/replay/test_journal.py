@@ -457,7 +457,7 @@ def test_a_file_without_a_whole_header_is_passed_over(journal):
         (b"laxity-journal 1\n\x80", "begins with b'laxity-journal 1"),
         (b"laxity-journal 2\n\x93\x01\x02\x03", "no header"),
         (b"laxity-journal 2\n\x81\xa1a\xa1b", "no header"),
-        (b"laxity-journal 2\n\xc1", "no msgpack"),
+        (b"laxity-journal 2\n\xc1", "no msgpack (FormatError); expected"),
     ],
 )
 def test_what_is_no_journal_is_refused_with_what_one_is(tmp_path, data, told):
