@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from replay.report.cases import study
 from replay.report.lines import HEIGHT
+from replay.report.rows import head
 from replay.report.sections import load_charts
-from replay.report.svg import WIDTH, el, number, text
+from replay.report.svg import WIDTH, el, hover, number, text
 from replay.results import RunResult
 from scheduler.files import write_output
 
@@ -34,7 +35,8 @@ def write_chart(results: Sequence[RunResult], path: Path) -> None:
         raise ValueError("nothing was played at two loads")
     parts, top = [], 0.0
     for name, chart in charts:
-        parts.append(text(WIDTH / 2, top + 0.7 * _HEAD, name, anchor="middle", class_="head"))
+        above = text(WIDTH / 2, top + 0.7 * _HEAD, head(name), anchor="middle", class_="head")
+        parts.append(el("g", hover(name), above))
         parts.append(el("svg", chart, y=top + _HEAD, width=WIDTH, height=HEIGHT))
         top += _HEAD + HEIGHT
     drawn = el(

@@ -58,7 +58,7 @@ class Bar:
     high: float | None = None
 
 
-def head(name: str, told: str) -> str:
+def head(name: str, told: str = "") -> str:
     """The heading of a group or a row; if it is too long, the name is cut, not the rest."""
     return f"{shorten(name, max(9, _HEAD_LETTERS - len(told)))}{told}"
 

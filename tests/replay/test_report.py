@@ -666,7 +666,15 @@ def test_headings_of_charts_fit_a_phone(tmp_path):
     page = written([run], tmp_path)
     heads = re.findall(r'class="head"[^>]*>([^<]*)<', page)
     assert any("requests per run" in head for head in heads)
-    assert max(map(len, heads)) * letter <= WIDTH
+    runs = sweep("edf")
+    for each in runs:
+        each.scenario = "a-very-long-name-of-a-workload-" * 3
+    write_chart(runs, tmp_path / "c.svg")
+    drawn = list(ElementTree.parse(tmp_path / "c.svg").iter())
+    (above,) = [e.text or "" for e in drawn if e.get("class") == "head"]
+    assert "…" in above
+    assert max(map(len, [*heads, above])) * letter <= WIDTH
+    assert runs[0].scenario in [e.text for e in drawn], "whole where the pointer rests on it"
 
 
 def test_a_name_that_can_not_be_encoded_takes_no_report_away(tmp_path):
