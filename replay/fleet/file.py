@@ -196,6 +196,8 @@ class Event(_Strict):
     def _has_what_it_needs(self) -> Event:
         if self.event == "stall" and self.for_s is None:
             raise ValueError("a stall should have for_s")
+        if self.event == "up" and self.for_s is not None:
+            raise ValueError("up should have no for_s: a target stays up until an event `down`")
         if (self.event == "slow") != (self.factor is not None):
             raise ValueError("slow should have a factor, and nothing else should")
         return self

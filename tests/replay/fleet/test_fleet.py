@@ -124,6 +124,7 @@ def test_quantiles_come_back_out_of_the_samples():
         (ONE + "script: [{at_s: 1, target: 'cpu:0', event: stal, for_s: 1}]", 4, "'stall'"),
         (ONE + "script: [{at_s: 1, target: 'cpu:0', event: stall}]", 4, "should have for_s"),
         (ONE + "script: [{at_s: 1, target: 'cpu:0', event: slow}]", 4, "should have a factor"),
+        (ONE + "script: [{at_s: 1, target: 'cpu:0', event: up, for_s: 1}]", 4, "have no for_s"),
         (ONE + "sigma: -1", 4, "greater than or equal to 0"),
         (ONE + "bias: '1'", 4, "valid number; got '1'"),
         (ONE.replace("base_ms: 10", "base_ms: true"), 2, "valid number; got true"),
