@@ -111,6 +111,10 @@ def _known(name: str) -> PolicyFactory | None:
 
 
 def _unknown(name: str, otherwise: str) -> ValueError:
+    before, mark, _ = name.partition("?")
+    if mark:
+        told = f"give a wrapped policy's options in braces, as {{name: {before}, quantile: 0.9}}"
+        return ValueError(f"policy {name!r} is not known; {told}")
     known = sorted({*POLICIES, *(point.name for point in entry_points(group=GROUP))})
     told = f"there are {', '.join(known)}; {otherwise}"
     return ValueError(f"policy {name!r} is not known{hint(name, known)}; {told}")

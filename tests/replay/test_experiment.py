@@ -317,6 +317,8 @@ def test_a_policy_takes_options():
         PolicyChoice.parse("edf?quantile")
     with pytest.raises(ValueError, match="quantile is given twice"):
         PolicyChoice.parse("edf?quantile=0.5&quantile=0.9")
+    with pytest.raises(ValueError, match=r"'spill\?inner=edf' is not known; .* \{name: spill, "):
+        PolicyChoice.parse("hedge?inner=spill?inner=edf")
 
 
 def test_a_million_requests_leave_a_bounded_result():
