@@ -154,9 +154,9 @@ def _emptiness(options: _Options) -> str:
 
 def _recognised(lines: Lines) -> TraceFormat:
     first = lines.peek()
-    known = "; ".join(f"{name} ({each.looks_like})" for name, each in FORMATS.items())
+    known = "".join(f"\n  {name}: {each.looks_like}" for name, each in FORMATS.items())
     if first is None:
-        raise TraceError(lines.path, None, "the file is empty", f"one of the formats {known}")
+        raise TraceError(lines.path, None, "the file is empty", f"one of these formats{known}")
     if like := _like(first):
         return like
     for mark in _OTHER_MARKS:
@@ -164,7 +164,7 @@ def _recognised(lines: Lines) -> TraceFormat:
             found = f"columns of {like.name} with {mark!r} between them"
             raise lines.error(found, f"commas: {like.looks_like}")
     found = f"a first line of no known format, {shown(first)}"
-    raise lines.error(found, f"one of {known}")
+    raise lines.error(found, f"one of these formats{known}")
 
 
 def _like(first: str) -> TraceFormat | None:

@@ -427,6 +427,7 @@ def test_a_file_may_be_called_as_the_scenario_is(run):
     status, _, err = run("./load-0_5", "--fleet", "fleet.yaml", "--no-bound")
     assert status == 2
     assert "load-0_5:1: a first line of no known format" in err
+    assert "\n  deadlines: arrival_ms,qos,deadline_ms\n" in err, "each known one has a line"
 
 
 def test_without_a_box_it_is_said_how_to_name_targets(run, monkeypatch, tmp_path):

@@ -71,7 +71,7 @@ class TestRecognition:
 
     @pytest.mark.parametrize("header", ["rate_per_s", "requests_1s", "qps (1s)"])
     def test_numbers_below_a_rate_are_no_times(self, trace, header):
-        with pytest.raises(TraceError, match=r"rates \(requests per second"):
+        with pytest.raises(TraceError, match=r"\n  rates: requests per second"):
             list(open_trace(trace(f"{header}\n10\n20\n")))
 
     @pytest.mark.parametrize(("mark", "told"), [(";", "';'"), ("\t", r"'\\t'"), ("|", r"'\|'")])
