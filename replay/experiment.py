@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -412,8 +413,10 @@ def _begin(notes: str) -> None:
     """Makes a pool process exit at once on Ctrl-C, or when its parent dies, even during a run.
 
     Otherwise it would finish its task and then wait for ever for the next one. It also ends a
-    policy that makes no headway.
+    policy that makes no headway. What a policy prints goes to stderr: the parent's stdout may be
+    for the results.
     """
+    sys.stdout = sys.stderr
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
     note_in(notes)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,7 +186,8 @@ def replay(
         if _is_live(against):
             results, lost = _play_live(experiments, url, seeds, jobs)
         else:
-            with witnessed():
+            # stdout is for the results, not for what a policy prints
+            with witnessed(), redirect_stdout(sys.stderr):
                 choices = _choices(",".join(policy or [_POLICIES]), compare)
                 results, lost = _simulate(experiments, choices, seeds, jobs)
             compare = _played_pair(results, compare)

@@ -146,6 +146,26 @@ def test_a_policy_that_fails_takes_nothing_from_the_others(run, jobs):
         )
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_a_policy_prints_is_no_part_of_the_rows(files, jobs):
+    (files / "chatty.py").write_text(
+        "from policies.edf import Edf\nprint('read')\n"
+        "class Chatty(Edf):\n    def decide(self, view):\n"
+        "        print('decides')\n        return super().decide(view)\n"
+    )
+    asked = ["work.yaml", "--fleet", "fleet.yaml", "--policy", "chatty.py", "--requests", "9"]
+    asked += ["--seeds", "2", "--jobs", jobs, "--no-bound", "--json", "-"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "scheduler.cli", "replay", *asked],
+        capture_output=True,
+        text=True,
+        cwd=files,
+        check=True,
+    )
+    assert [row["requests"] for row in json.loads(ended.stdout)] == [9, 9]
+    assert {"read", "decides"} <= set(ended.stderr.splitlines())
+
+
 def test_a_policy_that_fails_in_one_scenario_is_played_in_the_others(run):
     Path("some.py").write_text(
         "from policies import make_policy\n\n"
