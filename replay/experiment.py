@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -414,9 +415,10 @@ def _begin(notes: str) -> None:
 
     Otherwise it would finish its task and then wait for ever for the next one. It also ends a
     policy that makes no headway. What a policy prints goes to stderr: the parent's stdout may be
-    for the results.
+    for the results. What is wrong with a source is not said here, once more for each process.
     """
     sys.stdout = sys.stderr
+    warnings.filterwarnings("ignore", module=r"replay\.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_follow, daemon=True).start()
     note_in(notes)

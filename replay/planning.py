@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from replay.experiment import Experiment
 from replay.fleet.capacity import capacity_per_s
 from replay.fleet.model import Fleet
 from replay.fleet.sources import JOURNAL, live_fleet, load_fleet
+from replay.journal import arrivals
 from replay.observed import observed_fleet
 from replay.readers import FORMATS, TraceError, format_of, open_trace
 from replay.readers.timing import LATEST_S, is_slice
@@ -299,16 +301,24 @@ def _journal(ask: Ask, path: Path) -> Experiment:
     if given := [name for name, is_given in _of_traces(ask).items() if is_given]:
         raise AskError(f"{given[0]} is for traces; a journal's requests have their own")
     source = JournalSource(path, ask.speed, ask.rate_scale, _slice(ask.slice), ask.requests)
+    damage: dict[str, None] = {}
+
+    def note(text: str) -> None:
+        damage[text] = None
+        warnings.warn(text, stacklevel=2)
+
     if ask.fleet is not None:
         fleet = _fleet(ask)
+        deque(arrivals(path, note, whole=False), maxlen=0)
     else:
-        fleet = observed_fleet(path, begin_ns=source.begin_ns)
+        fleet = observed_fleet(path, note, begin_ns=source.begin_ns)
         if source.begin_ns is None:
-            note = (
+            paced = (
                 "at another speed, the devices are fast and slow at random times: compare several "
                 "--seeds"
             )
-            fleet = replace(fleet, notes=(*fleet.notes, note))
+            fleet = replace(fleet, notes=(*fleet.notes, paced))
+    fleet = replace(fleet, notes=(*fleet.notes, *damage))
     return Experiment(path.stem, source, fleet, at_once=True)
 
 

@@ -398,6 +398,17 @@ def test_a_damaged_file_of_a_journal_is_left_out_and_named(run):
     assert "the file is left out" in err
     (row,) = rows()
     assert 0 < row["requests"] < whole["requests"]  # type: ignore[operator]
+    told = f"{bad}, record 1: no msgpack"
+    assert told in str(row["notes"]), "whoever sees only the rows"
+    words = ["--fleet", "days", "--requests", "50", "--seeds", "2", "--jobs", "2"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "scheduler.cli", "replay", *options, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (ended.stderr.count(told), ended.stderr.count("Warning")) == (1, 0)
+    assert told in str(rows()[-1]["notes"])
     status, out, err = run("days", "--verify")
     assert (status, out) == (2, "")
     assert f"{bad}, record 1: no msgpack" in err
