@@ -128,21 +128,20 @@ def _check_options(name: str, factory: PolicyFactory, given: Collection[str]) ->
         parameters = signature(factory).parameters.values()
     except (TypeError, ValueError):
         return  # compiled code may have none; then the call itself says what is wrong
+    known = [each.name for each in parameters if each.kind is not Parameter.VAR_POSITIONAL]
+    takes_any = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    for key in given:  # first, since one that is missing may be misspelt
+        if key not in known and not takes_any:
+            raise ValueError(
+                f"policy {name!r} has no option {key!r}{hint(key, known)}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
     for each in parameters:
         by_name = each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         if by_name and each.default is Parameter.empty and each.name not in given:
             example = "edf" if each.name == "inner" else "..."
             told = f"on a command line '{name}?{each.name}={example}'"
             raise ValueError(f"policy {name!r} needs its option {each.name}; {told}")
-    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    known = [each.name for each in parameters if each.kind is not Parameter.VAR_POSITIONAL]
-    for key in given:
-        if key not in known:
-            raise ValueError(
-                f"policy {name!r} has no option {key!r}{hint(key, known)}; "
-                f"it has {', '.join(known) or 'none'}"
-            )
 
 
 def _texts(factory: PolicyFactory, given: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -229,6 +229,10 @@ def test_an_option_that_is_needed_is_told_with_how_to_give_it(tmp_path):
     with pytest.raises(ValueError, match=r"needs its option depth; .*mine\.py\?depth=\.\.\.'"):
         load_policy(str(file), inner="edf")
     assert load_policy(str(file), inner="edf", depth=1)
+    file.write_text(file.read_text().replace(", **more", ""))
+    misspelt = r"has no option 'dept' \(did you mean 'depth'\?\); it has inner, depth"
+    with pytest.raises(ValueError, match=misspelt):
+        load_policy(str(file), inner="edf", dept=1)
 
 
 def test_an_option_that_is_not_one_is_told(own):
