@@ -1,7 +1,8 @@
 """Arrivals with their deadlines: `arrival_ms,qos,deadline_ms`.
 
 The deadline counts from the arrival, like all budgets here. The class of service (`qos`) is a
-label: the mix says what it means, since traces disagree on whether 0 is the best or the worst.
+label: the mix says what it means, since traces disagree on whether 0 is the best or the worst. A
+trace of requests that are all alike needs no such column.
 """
 
 from __future__ import annotations
@@ -13,23 +14,24 @@ from replay.readers.columns import header_cells, rows
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines
 
-_COLUMNS = ("arrival_ms", "qos", "deadline_ms")
+_COLUMNS = ("arrival_ms", "deadline_ms", "qos")
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
     """One entry per row."""
     del chance
-    for arrival, qos, deadline in rows(lines, _COLUMNS):
+    labelled = "qos" in header_cells(lines.peek() or "")
+    for arrival, deadline, *qos in rows(lines, _COLUMNS if labelled else _COLUMNS[:2]):
         budget_ns = lines.ns_of_ms(deadline, "deadline_ms")
         if not budget_ns:
             raise lines.error("deadline_ms is 0", "the ms from the arrival to its deadline")
         at_ns = lines.ns_of_ms(arrival, "arrival_ms")
-        yield TraceEntry(at_ns, budget_ns, label=qos.strip() or None)
+        yield TraceEntry(at_ns, budget_ns, label="".join(qos).strip() or None)
 
 
 FORMAT = TraceFormat(
     name="deadlines",
-    looks_like=",".join(_COLUMNS),
+    looks_like="arrival_ms,qos,deadline_ms",
     recognises=lambda line: "arrival_ms" in header_cells(line) and "," in line,
     read=read,
 )

@@ -233,6 +233,9 @@ class TestDeadlines:
         assert first == TraceEntry(1, 50_000_000, label="gold")
         assert second == TraceEntry(1_000_000_000, 2_500_000)
 
+    def test_requests_that_are_all_alike_need_no_label(self):
+        assert read("deadline_ms,arrival_ms\n50,1\n") == [TraceEntry(1_000_000, 50_000_000)]
+
     def test_quotes_about_cells_are_no_part_of_them(self):
         plain = "arrival_ms,qos,deadline_ms\n12.5,gold,50\n13,,1.5\n"
         lines = ([f'"{cell}"' for cell in line.split(",")] for line in plain.splitlines())
