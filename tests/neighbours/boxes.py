@@ -154,7 +154,11 @@ class Cable:
 
     async def _connect(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         await self._whole()
-        far, forth = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            far, forth = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:  # the box has closed its door
+            back.close()
+            return
         for ends in ((near, forth), (far, back)):
             carrier = asyncio.get_running_loop().create_task(self._carry(*ends))
             self._carriers.add(carrier)
