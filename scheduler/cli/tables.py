@@ -86,6 +86,13 @@ def _model(model: Answer) -> Iterator[RenderableType]:
     yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
     yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
     targets = [target for variant in model["variants"] for target in variant["targets"]]
+    sizes = dict.fromkeys(
+        f"{name} {shape_text(shape)}"
+        for target in targets
+        for name, shape in target.get("measured_shapes", {}).items()
+    )
+    if sizes:
+        yield Text(f"timed  with {', '.join(sizes)}")
     metered = any(target.get("energy_uj") for target in targets)
     figures = ("accuracy", "batch", "p50 ms", "p95 ms", "items/s", *(("mJ",) if metered else ()))
     table = plain_table("variant", "target", "runtime", *figures, right=figures)

@@ -187,7 +187,7 @@ class Catalog:
                 {
                     "name": variant,
                     "targets": [
-                        _describe_offer(device, offer)
+                        _describe_offer(device, offer, card.signature)
                         for device, offer in offers
                         if offer.variant == variant
                     ],
@@ -210,11 +210,15 @@ def _describe_spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
 
 
-def _describe_offer(device: str, offer: Offer) -> dict[str, Any]:
+def _describe_offer(device: str, offer: Offer, signature: Signature) -> dict[str, Any]:
+    shapes = zip(signature.inputs, offer.item_shapes, strict=False)  # it may have been replaced
     return {
         "target": device,
         "runtime": offer.runtime,
         "accuracy": offer.accuracy,
+        "measured_shapes": {
+            spec.name: list(shape[: len(spec.shape)]) for spec, shape in shapes if shape
+        },
         "energy_uj": {str(batch): energy for batch, energy in sorted(offer.energy_uj.items())},
         "latency_ms": {
             str(batch): {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -21,7 +22,7 @@ from scheduler.cli import doctor, explain, status, tasks
 from scheduler.cli.infer_view import save
 from scheduler.cli.status_view import headline, status_view
 from scheduler.cli.streams import print_json
-from scheduler.cli.tables import duration, outputs_view, top_values
+from scheduler.cli.tables import duration, models_view, outputs_view, top_values
 from scheduler.client.tasks import TaskStatus
 from scheduler.doctor.findings import Finding
 from scheduler.shares import percent
@@ -46,7 +47,7 @@ COMMANDS = [
     "token",
 ]
 
-DIGITS = {
+DIGITS: dict[str, Any] = {
     "name": "digits",
     "description": "Handwritten digits",
     "batched": True,
@@ -534,6 +535,16 @@ class TestModels:
         assert re.search(r"^ +8 +32 +33 +250", out, re.MULTILINE)
         assert re.search(r"small +no target yet", out)
         assert "cpu:0  broken/fp32: not an ONNX file" in out
+        assert "timed  with" not in out
+
+    def test_the_size_at_which_a_model_was_measured(self):
+        shapes = {"measured_shapes": {"image": [3, 640, 480], "label": [1]}}
+        table, model = StringIO(), copy.deepcopy(DIGITS)
+        variant = model["variants"][0]
+        targets = [{**variant["targets"][0], **shapes, "target": f"cpu:{i}"} for i in range(2)]
+        variant["targets"] = targets
+        Console(file=table, width=100).print(models_view([model], []))
+        assert "\ntimed  with image [3, 640, 480], label [1]\n" in table.getvalue()
 
     def test_one_of_them(self, box, laxity):
         found = json.loads(laxity("models", "pair", "--json")[1])

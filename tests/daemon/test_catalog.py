@@ -9,6 +9,7 @@ from typing import Any, cast
 from structlog.testing import capture_logs
 
 from scheduler.core.offers import Offer
+from scheduler.core.signature import STRING, Signature, TensorSpec
 from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.driver import Driver
@@ -142,5 +143,27 @@ def test_a_device_that_repeats_its_card_takes_no_replacement_back() -> None:
         assert (catalog.digest("cpu:0", "a"), catalog.digest("gpu:0", "a")) == ("d", "new")
         catalog.learn("cpu:0", [card("a", "newer")], [])
         assert catalog.cards["a"].digest == "newer"
+
+    asyncio.run(main())
+
+
+def test_the_sizes_at_which_inputs_of_any_size_were_measured_are_told() -> None:
+    async def main() -> None:
+        catalog = Catalog()
+        inputs = (
+            TensorSpec("image", "float32", (3, None, None)),
+            TensorSpec("label", STRING, (None,)),
+            TensorSpec("fixed", "int64", (2,)),
+        )
+        free = replace(card("a"), signature=Signature(inputs, inputs[2:], True))
+        catalog.learn("cpu:0", [free, card("b")], [])
+        shapes = ((3, 64, 48), (1, 16), ())
+        catalog.add_offer("cpu:0", Offer("a", "v", "r", {1: (1,)}, item_shapes=shapes))
+        catalog.add_offer("cpu:0", Offer("b", "v", "r", {1: (1,)}))
+        told = {
+            model["name"]: model["variants"][0]["targets"][0]["measured_shapes"]
+            for model in catalog.describe()["models"]
+        }
+        assert told == {"a": {"image": [3, 64, 48], "label": [1]}, "b": {}}
 
     asyncio.run(main())
