@@ -91,6 +91,10 @@ def play_experiment(
                 "the box's scheduler was started again meanwhile: what came while it was away "
                 "counts as refused or expired"
             )
+        elif now == policy and after.get("policy_swaps") != before.get("policy_swaps"):
+            result.notes.append(
+                f"the box's policy was swapped meanwhile, and then back to {policy}"
+            )
     except LaxityError as error:
         # The results up to here are valid all the same.
         result.notes.append(f"the box was gone at the end: {error}")

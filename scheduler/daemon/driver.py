@@ -90,6 +90,7 @@ class Driver:
         """Holds nothing and has no devices."""
         self.policy = policy
         self.fell_back: str | None = None
+        self._swaps = 0
         self.catalog = Catalog()
         made = load_policy(policy[0], **policy[1]) if first is None else first
         self.core = Scheduler(made, limits)
@@ -309,6 +310,7 @@ class Driver:
         """Switches to a policy that is already loaded, for callers that can't wait for loading."""
         self.policy = name, options
         self.fell_back = None
+        self._swaps += 1
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, options=options)
 
@@ -417,4 +419,4 @@ class Driver:
     def status(self) -> dict[str, Any]:
         """The scheduler's state and how requests ended, for people and programs."""
         told = status_of(self.core, self.policy, self._ways, self._energy, self.clock_ns())
-        return {**told, "policy_problem": self.fell_back}
+        return {**told, "policy_problem": self.fell_back, "policy_swaps": self._swaps}

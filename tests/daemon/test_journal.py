@@ -554,6 +554,7 @@ def test_a_policy_that_failed_and_was_swapped_at_once_makes_no_way_for_the_defau
         await asyncio.sleep(0)
         assert driver.policy == ("edf", {})
         assert driver.status()["policy_problem"] is None
+        assert driver.status()["policy_swaps"] == 1
         await driver.drain(0)
         await driver.close()
 

@@ -529,6 +529,17 @@ def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
     assert result.notes[-1] == swapped  # it may have been late itself before
 
 
+def test_a_policy_that_was_swapped_there_and_back_is_said(box, tmp_path):
+    def swap(peer: Any, header: Any) -> None:
+        box.status = {"policy": {"name": "edf"}, "policy_swaps": 3}
+        peer.answer(header)
+
+    box.status = {"policy": {"name": "edf"}, "policy_swaps": 1}
+    box.on_infer = swap
+    result = play_experiment(experiment_in(tmp_path), 1, box.url)
+    assert result.notes[-1] == "the box's policy was swapped meanwhile, and then back to edf"
+
+
 def test_what_came_of_a_box_that_is_gone_at_the_end_is_told(box, tmp_path):
     def go(peer: Any, header: Any) -> None:
         box.path.unlink(missing_ok=True)
