@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,16 @@ def health(doors: Doors) -> int:
     with closing(http):
         http.request("GET", "/v2/health/live")
         return http.getresponse().status
+
+
+def started_with(spec: Path) -> list[psutil.Process]:
+    """The processes of doors that were started with a spec and go on."""
+    found = []
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):  # it is ending
+            if str(spec) in process.cmdline():
+                found.append(process)
+    return found
 
 
 def test_a_door_that_can_not_be_started_is_tried_again(
@@ -64,7 +74,7 @@ def test_a_door_comes_back_though_its_spec_was_cleaned_away(tmp_path: Path) -> N
     try:
         spec = tmp_path / "http-0.json"
         spec.unlink()  # as what cleans /tmp does in time
-        process = next(p for p in psutil.Process().children() if str(spec) in p.cmdline())
+        (process,) = started_with(spec)
         process.kill()
         process.wait()
         assert health(doors) == 200
@@ -98,13 +108,14 @@ def test_a_door_does_not_wait_for_who_reads_the_log(tmp_path: Path) -> None:
     token.write_text("a" * 40)
     token.chmod(0o600)
     config = Config.model_validate({"listen": {"http": "127.0.0.1:0"}, "token_file": str(token)})
-    spec = str(tmp_path / "http-0.json")
+    spec = tmp_path / "http-0.json"
     seen: set[int] = set()
 
     def three_in_turn() -> bool:
-        found = [p for p in psutil.Process().children() if spec in p.cmdline()]
+        found = started_with(spec)
         if not seen:
-            found[0].kill()
+            (first,) = found
+            first.kill()
         seen.update(process.pid for process in found)
         return len(seen) >= 3
 
@@ -130,11 +141,10 @@ def test_a_door_whose_token_has_gone_says_so_in_a_line_and_opens_once_it_is_back
     doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
     try:
         away = token.rename(tmp_path / "away")
-        spec = str(tmp_path / f"{kind}-0.json")
+        spec = tmp_path / f"{kind}-0.json"
 
         def process() -> psutil.Process | None:
-            found = (p for p in psutil.Process().children() if spec in p.cmdline())
-            return next(found, None)
+            return next(iter(started_with(spec)), None)
 
         killed = process()
         assert killed is not None
