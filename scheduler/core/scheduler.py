@@ -194,7 +194,7 @@ class Scheduler:
         run = self.runs.pop(event.run_id)
         target = self.targets[run.target_id]
         target.end(run, self.now_ns, event.started)
-        self._retry(run, event.reason, event.started)
+        self._retry(run, target, event.reason, event.started)
         if target.spec.too_large:
             records = self.ledger.records
             own = [records[i] for i in run.request_ids if i in records and records[i].queued]
@@ -208,14 +208,13 @@ class Scheduler:
         """
         target_id, now_ns = event.target.id, self.now_ns
         former = self.targets.get(target_id)
-        if former is not None:
-            self._lose_runs(former, "the target was replaced")
         state = TargetState(event.target, last_done_ns=now_ns, told_ns=now_ns, up_ns=now_ns)
         state.awaited = event.awaited
         self.targets[target_id] = state
         state.add_offers(event.target.offers)
         self._fleet_changed()
         if former is not None:
+            self._lose_runs(former, "the target was replaced")
             self._end_unservable_by(former, f"{target_id} came back without it")
 
     def _on_target_down(self, event: TargetDown) -> None:
@@ -321,16 +320,17 @@ class Scheduler:
             started = position < target.spec.width and not blameless
             del self.runs[run.id]
             target.end(run, self.now_ns, started=started)
-            self._retry(run, reason, started=started)
+            self._retry(run, target, reason, started=started)
 
-    def _retry(self, run: Run, reason: str, started: bool) -> None:
+    def _retry(self, run: Run, target: TargetState, reason: str, started: bool) -> None:
         """Requeues the requests of a run that gave no results, or fails them.
 
         If one of them may have caused the failure, each runs alone from now on, so that it can't
         bring others down a second time.
         """
         shared = len(run.request_ids) > 1
-        for record in self._still_waiting(run):
+        waiting = self._still_waiting(run)
+        for record in waiting:
             run.waiting.discard(record.request.id)
             if record.hedge is not None:
                 record.keep_other(run, started)
@@ -347,6 +347,8 @@ class Scheduler:
                 self._finish(record, Outcome.EXPIRED, f"the deadline passed; {reason}")
             else:
                 self.ledger.requeue(record)
+        if not target.has(run.offer):  # when it was withdrawn, these were not in the queue
+            self._end_unservable([record for record in waiting if record.queued], reason)
 
     # -- decisions
 

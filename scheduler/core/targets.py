@@ -125,6 +125,10 @@ class TargetState:
             self._curves.pop((model, variant), None)
             self._sized.pop((model, variant), None)
 
+    def has(self, offer: Offer) -> bool:
+        """Whether it offers this model's variant, as measured then or later."""
+        return (offer.model, offer.variant) in self._curves
+
     def usable(self, kind: RequestClass) -> list[Offer]:
         """The offers that serve a class, in the owner's order of preference."""
         if kind.local and self.spec.remote:
@@ -159,7 +163,7 @@ class TargetState:
 
     def observe(self, run: Run, now_ns: int) -> None:
         """Learns from a run that is done now, unless its offer is another by now, or withdrawn."""
-        if (run.offer.model, run.offer.variant) not in self._curves:
+        if not self.has(run.offer):
             return
         curve = self.curve(run.offer, run.requests[0].kind if run.requests else None)
         if curve.offer is run.offer or curve.offer == run.offer:

@@ -230,6 +230,39 @@ def test_what_only_withdrawn_variants_could_serve_ends_at_once(box):
     assert outcomes(submit(box, request(5, 90, n), at_ms=4)) == {5: Outcome.UNAVAILABLE}
 
 
+@pytest.mark.parametrize("started", [False, True])
+def test_what_ran_on_a_withdrawn_variant_ends_if_it_comes_back_and_nothing_else_has_it(
+    box, started
+):
+    fp32 = RequestClass("m", variant="fp32")
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("m", "fp32"))), 0)
+    submit(box, request(1, 90, fp32), request(2, 90, fp32))
+    box.handle(TargetWithdrew("cpu:0", (("m", "fp32"),), "its files were replaced"), 1 * MS)
+    commands = box.handle(BatchFailed(1, "it is not served", started), 2 * MS)
+    said = of(Finish, commands)
+    assert [(finish.request_id, finish.outcome) for finish in said] == [
+        (1, Outcome.UNAVAILABLE),
+        (2, Outcome.UNAVAILABLE),
+    ]
+    assert said[0].reason == "no target has model 'm' variant 'fp32' ready: it is not served"
+
+
+def test_what_ran_on_a_withdrawn_variant_ends_if_its_target_is_lost(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90))
+    box.handle(TargetWithdrew("cpu:0", (("m", "v"),), "its files were replaced"), 1 * MS)
+    lost = box.handle(TargetDown("cpu:0", "its process ended", 5 * MS), 2 * MS)
+    assert outcomes(lost) == {1: Outcome.UNAVAILABLE}
+
+
+def test_what_ran_on_a_withdrawn_variant_goes_on_if_its_target_returns_with_it(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90))
+    box.handle(TargetWithdrew("cpu:0", (("m", "v"),), "its files were replaced"), 1 * MS)
+    (again,) = of(Dispatch, box.handle(TargetUp(target()), 2 * MS))
+    assert again.request_ids == (1,)
+
+
 def test_a_withdrawn_variant_that_is_offered_again_is_learned_anew(box):
     box.handle(TargetUp(target()), 0)
     for number in range(1, 9):
