@@ -130,8 +130,9 @@ class WorkerProcess:
                 offers, gone = self._host.adopt(ready)
                 for offer in offers:
                     self._say_offer(offer)
-                for model, variant in gone:
-                    self._link.unsay(_offer_key(model, variant))
+                if gone:
+                    told = {"t": "withdrawn", "variants": gone}
+                    self._link.unsay([_offer_key(*key) for key in gone], told)
                 self._say_catalog()
         self._say_ready()
 

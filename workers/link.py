@@ -8,6 +8,7 @@ channels, see docs/decisions/0001-worker-link.md.
                           measure {model, variant}: measure an offered variant again
     worker -> scheduler   way {transfer_ns}: first message, only behind an emulated link
                           catalog {models, problems}, offer {...}, progress {done, total, text}
+                          withdrawn {variants}: [model, variant] pairs that were offered before
                           done {id, execute_ns, out, errors} + the items' tensors
                           not_run {id, reason}
                           ending {reason}: why the worker's process is about to end
@@ -194,10 +195,12 @@ class LinkServer:
             if self._peer is not None:
                 self._send(self._said[key])
 
-    def unsay(self, key: str) -> None:
-        """Sends later schedulers no message of this key; the present one is told by others."""
+    def unsay(self, keys: Iterable[str], header: Header) -> None:
+        """Sends later schedulers no message of these keys, and the present one this one."""
         with self._lock:
-            self._said.pop(key, None)
+            for key in keys:
+                self._said.pop(key, None)
+            self._send(encode(header))
 
     def between_runs(self) -> AbstractContextManager[Any]:
         """A context in which no batch runs, and every answer of earlier ones has been sent."""

@@ -97,11 +97,6 @@ class Catalog:
         cards = self._told.get(target_id, {}).values()
         return [(card.name, variant) for card in cards for variant in card.variants]
 
-    def outdated(self, target_id: str) -> list[tuple[str, str]]:
-        """Those of a target's offers that are no longer in its repository."""
-        listed = set(self.variants(target_id))
-        return [(m, v) for t, m, v in self.offers if t == target_id and (m, v) not in listed]
-
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Records a variant that a target can run."""
         self.offers[device_id, offer.model, offer.variant] = offer

@@ -158,8 +158,6 @@ class Driver:
                 elif self.catalog.digest(target_id, card.name) not in ("", card.digest):
                     log.info("model replaced", target=target_id, model=card.name)
         self.catalog.learn(target_id, cards, problems, own)
-        if own and (gone := self.catalog.outdated(target_id)):
-            self.on_withdrawn(target_id, gone, "the model's files were replaced")
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)
         if own and cards:

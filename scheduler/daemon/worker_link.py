@@ -210,6 +210,9 @@ class WorkerLink(asyncio.BufferedProtocol):
                 self._listener.on_not_run(header["id"], header["reason"])
             case "offer":
                 self._listener.on_offer(self.device_id, offer_from(header))
+            case "withdrawn":
+                gone = [(model, variant) for model, variant in header["variants"]]
+                self._listener.on_withdrawn(self.device_id, gone, "the model's files were replaced")
             case "way":
                 base_ns, byte_ns = header["transfer_ns"]
                 self._listener.on_way(self.device_id, (base_ns, byte_ns))

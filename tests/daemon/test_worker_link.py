@@ -38,6 +38,9 @@ class Heard:
     def on_telemetry(self, *told):
         self.words.put_nowait(("telemetry", *told))
 
+    def on_withdrawn(self, *told):
+        self.words.put_nowait(("withdrawn", *told))
+
     def on_failed(self, *told):
         self.words.put_nowait(("failed", *told))
 
@@ -83,6 +86,17 @@ def test_a_worker_that_says_nothing_any_more_is_lost_until_it_does(played):
                 assert (lost, device, blameless) == ("lost", "cpu:0", True)
                 assert reason.startswith("worker of cpu:0: its process ")
                 assert reason.endswith(" says nothing") or " and says nothing; " in reason
+
+    played(acts)
+
+
+def test_what_a_worker_serves_no_more_is_withdrawn(played):
+    async def acts(accept, heard):
+        with (await accept())[0] as worker:
+            worker.sendall(encode({"t": "withdrawn", "variants": [["m", "1"], ["m", "2"]]})[0])
+            withdrawn, device, variants, reason = await heard.next()
+            assert (withdrawn, device, variants) == ("withdrawn", "cpu:0", [("m", "1"), ("m", "2")])
+            assert reason == "the model's files were replaced"
 
     played(acts)
 

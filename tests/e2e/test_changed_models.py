@@ -11,10 +11,11 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import openvino
 import pytest
 from numpy.typing import NDArray
 
-from scheduler import Client, ModelNotFound
+from scheduler import Client, ModelNotFound, Unavailable
 from tests.e2e import http_requests
 from tests.e2e.http_requests import said
 from tests.e2e.running_agent import RunningAgent
@@ -107,6 +108,27 @@ def test_a_replaced_model_loses_no_request_and_is_not_answered_from_the_cache(
             outcomes, answers = zip(*stream.result(), strict=True)
             assert set(outcomes) == {"completed"}
             assert [answer for answer, _ in groupby(answers)] == [2, 4, 6]
+
+
+def test_a_variant_that_no_device_can_serve_any_more_holds_up_no_request(tmp_path: Path) -> None:
+    """It is still in the repository, and nothing is wrong with its file."""
+    models = tmp_path / "models"
+    file = save(relu(), models / "m/model.onnx")
+    yaml = "variants: {first: {file: model.onnx}, second: {file: model.onnx}}"
+    (models / "m/model.yaml").write_text(yaml)
+    agent = RunningAgent(tmp_path, models)
+    try:
+        with Client(agent.url) as client:
+            assert client.infer("m", X, variant="first", deadline_ms=20_000).variant == "first"
+            openvino.save_model(openvino.Core().read_model(file), models / "m/model.xml")
+            yaml = yaml.replace("model.onnx", "model.xml", 1)
+            (models / "m/model.yaml").write_text(f"runtimes: [onnxruntime]\n{yaml}")
+            eventually(partial(offers_only, client, "m", "second"))
+            assert client.infer("m", X, deadline_ms=20_000).variant == "second"
+            with pytest.raises(Unavailable, match="no target has model 'm' variant 'first' ready"):
+                client.infer("m", X, variant="first", deadline_ms=20_000)
+    finally:
+        agent.end()
 
 
 def offers_only(client: Client, name: str, variant: str) -> bool:

@@ -124,11 +124,13 @@ def test_later_schedulers_are_not_told_what_was_unsaid(scheduler, server, tmp_pa
     server.say("offer m/1", {"t": "offer", "variant": "1"})
     server.say("offer m/2", {"t": "offer", "variant": "2"})
     assert [scheduler.hear()[0]["variant"] for _ in range(2)] == ["1", "2"]
-    server.unsay("offer m/1")
-    server.unsay("never said")
+    server.unsay(["offer m/1", "never said"], {"t": "withdrawn", "variants": [["m", "1"]]})
+    assert scheduler.hear()[0] == {"t": "withdrawn", "variants": [["m", "1"]]}
     scheduler.peer.close()
     successor = Scheduler(tmp_path / "worker.sock")
     assert successor.hear()[0]["variant"] == "2"
+    server.say("last", {"t": "last"})
+    assert successor.hear()[0]["t"] == "last"
     successor.peer.close()
 
 
