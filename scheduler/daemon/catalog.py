@@ -45,6 +45,7 @@ class Catalog:
         self._described: dict[str, Any] | None = None
         self._told: dict[str, dict[str, ModelCard]] = {}
         self._own: set[str] = set()
+        self._devices: set[str] = set()
         self.spoken = asyncio.Event()
         self._news = asyncio.Event()
 
@@ -59,19 +60,38 @@ class Catalog:
         self, device_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True
     ) -> None:
         """Records a target's description of its repository; see `LinkListener.on_catalog`."""
+        before = self._told.get(device_id, {})
+        self._told[device_id] = {card.name: card for card in cards}
         if own:
             self._own.update(card.name for card in cards)
-        before = self._told.get(device_id, {})
-        # A device may repeat its old card of a model that another device has replaced already.
-        new = [card for card in cards if not own or before.get(card.name) != card]
-        self.cards.update((c.name, c) for c in new if own or c.name not in self._own)
+            self._devices.add(device_id)
+            # A device may repeat its old card of a model that another device has replaced already.
+            cards = [
+                card
+                for card in cards
+                if before.get(card.name) != card and not self._is_served_otherwise(device_id, card)
+            ]
+        self.cards.update((c.name, c) for c in cards if own or c.name not in self._own)
         self.problems[device_id] = problems
-        self._told[device_id] = {card.name: card for card in cards}
         self.revision += 1
         self._described = None
         self._news.set()
-        if cards:
+        if self.cards:
             self.spoken.set()
+
+    def _is_served_otherwise(self, device_id: str, card: ModelCard) -> bool:
+        """Whether another device of this box serves a model of that name with other tensors.
+
+        A device that serves no variant of a model takes other files for it, while those that do
+        keep the old ones in use.
+        """
+        known = self.cards.get(card.name, card)
+        return known.signature != card.signature and any(
+            target != device_id
+            and self._told.get(target, {}).get(model, card).signature == known.signature
+            for target, model, _ in self.offers
+            if model == card.name and target in self._devices
+        )
 
     def allows(self, box: str, card: ModelCard, is_up: Callable[[str], bool]) -> bool:
         """Whether a model of another box may go by its name here.
@@ -99,6 +119,15 @@ class Catalog:
 
     def add_offer(self, device_id: str, offer: Offer) -> None:
         """Records a variant that a target can run."""
+        card = self._told.get(device_id, {}).get(offer.model)
+        if (
+            card is not None
+            and device_id in self._devices
+            and card.signature != self.cards[card.name].signature
+            and not self._is_served_otherwise(device_id, card)
+        ):
+            self.cards[card.name] = card
+            self.revision += 1
         self.offers[device_id, offer.model, offer.variant] = offer
         self._described = None
 
@@ -119,6 +148,7 @@ class Catalog:
         self.forget_offers(target_id)
         self.problems.pop(target_id, None)
         self._told.pop(target_id, None)
+        self._devices.discard(target_id)
 
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.

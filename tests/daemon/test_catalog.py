@@ -133,6 +133,31 @@ def test_of_a_replaced_model_only_the_new_variants_are_offered() -> None:
     assert [(entry["event"], entry.get("model")) for entry in log] == [("model replaced", "a")]
 
 
+def test_other_tensors_count_once_no_device_serves_the_former_ones() -> None:
+    """A device that serves nothing of a model takes any files for it, and must not speak for it."""
+    former, new = card("a"), card("wide", "new")
+    new = replace(new, name="a")
+
+    async def main() -> None:
+        for told in (("gpu:0", "cpu:0"), ("cpu:0", "gpu:0")):
+            catalog = Catalog()
+            if told[0] == "gpu:0":
+                catalog.learn("cpu:0", [former], [])
+            for device in told:  # as after a restart of the scheduler, in any order
+                catalog.learn(device, [former if device == "gpu:0" else new], [])
+            catalog.add_offer("gpu:0", Offer("a", "v", "r", {1: (2_000_000,)}))
+            assert catalog.cards["a"] is former
+            revision = catalog.revision
+            catalog.add_offer("gpu:0", Offer("a", "v", "r", {1: (1_000_000,)}))
+            assert catalog.revision == revision
+            catalog.learn("peer", [former], [], own=False)
+            catalog.add_offer("peer", Offer("a", "v", "r", {1: (2_000_000,)}))
+            catalog.learn("gpu:0", [new], [])
+            assert catalog.cards["a"] is new
+
+    asyncio.run(main())
+
+
 def test_a_device_that_repeats_its_card_takes_no_replacement_back() -> None:
     async def main() -> None:
         catalog = Catalog()
