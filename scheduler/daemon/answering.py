@@ -29,6 +29,7 @@ class Results(NamedTuple):
     execute_ns: int
     notes: Mapping[str, Any]
     ran: Ran | None
+    digest: str
 
 
 def answer_of(finish: Finish, results: Results | None, total_ns: int) -> Answer:
@@ -43,7 +44,7 @@ def answer_of(finish: Finish, results: Results | None, total_ns: int) -> Answer:
     if results is None:
         answer.timing_ns = (finish.queue_ns, 0, 0, total_ns)
         return answer
-    dispatch, offer, outputs, execute_ns, answer.notes, ran = results
+    dispatch, offer, outputs, execute_ns, answer.notes, ran, answer.digest = results
     if ran is None:
         answer.target, answer.offer = dispatch.target_id, offer
         answer.batch = len(dispatch.request_ids)

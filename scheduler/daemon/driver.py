@@ -234,7 +234,11 @@ class Driver:
             else:
                 outputs[request_id] = result
         offer = self.core.runs[run_id].offer
-        self._results[run_id] = Results(dispatch, offer, outputs, execute_ns, notes or {}, ran)
+        place, model = dispatch.target_id, dispatch.model
+        digest = self.catalog.digest(place, model) if ran is None else ran.digest
+        self._results[run_id] = Results(
+            dispatch, offer, outputs, execute_ns, notes or {}, ran, digest
+        )
         self._handle(BatchDone(run_id, errors))
         del self._results[run_id]
 

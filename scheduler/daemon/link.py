@@ -25,11 +25,13 @@ class Ran(NamedTuple):
         device: The target's device.
         runtime: The runtime of the variant there.
         batch: Size of the batch there, including this request.
+        digest: That of the model's files there; empty if it is unknown.
     """
 
     device: str
     runtime: str
     batch: int
+    digest: str = ""
 
 
 class TargetLink(Protocol):

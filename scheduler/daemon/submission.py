@@ -66,6 +66,7 @@ class Answer:
         timing_ns: Time in the queue, in transfer, in execution, and in total.
         notes: Further facts about the outputs.
         cache: `hit` if the result cache answered, `miss` if it could not, else empty.
+        digest: That of the model's files that ran; empty if it is unknown.
     """
 
     outcome: Outcome
@@ -78,6 +79,7 @@ class Answer:
     timing_ns: tuple[int, int, int, int] = (0, 0, 0, 0)
     notes: Mapping[str, Any] = field(default_factory=dict)
     cache: str = ""
+    digest: str = ""
 
     def header(self) -> dict[str, Any]:
         """The header of a `result` message in the native protocol; requires outputs."""

@@ -364,6 +364,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             return
         header = answer.header()
         header["t"], header["id"] = "result", client_id
+        if self._is_box and answer.digest:
+            header["files"] = answer.digest
         if restore_ns:
             header["restore_ns"] = restore_ns
             header["timing"] = with_restoring(answer.timing_ns, restore_ns)

@@ -240,17 +240,28 @@ def test_answers_of_emulated_devices_and_other_files_are_not_kept() -> None:
     async def scene(box: Box) -> None:
         found = box.cache._classes.of(box.ask([1]).submission.kind, [["x", "float32", [1]]])
         assert found is not None
-        assert box.cache._classes.may_keep(found, "cpu:0", "openvino")
-        assert not box.cache._classes.may_keep(found, "cpu:0", "emulated")
-        assert not box.cache._classes.may_keep(found, "another box", "openvino")
-        assert not box.cache._classes.may_keep(found, "another box/cpu:0", "openvino")
-        box.driver.catalog.learn("far", [box.card], [])
-        assert box.cache._classes.may_keep(found, "far/cpu:0", "openvino")
+        may_keep = partial(box.cache._classes.may_keep, found)
+        assert may_keep("cpu:0", "openvino", "d1")
+        assert may_keep("far/cpu:0", "openvino", "d1")
+        assert not may_keep("cpu:0", "emulated", "d1")
+        assert not may_keep("cpu:0", "openvino", "d2")
+        assert not may_keep("far/cpu:0", "openvino", "")
         # For as long again as it was kept there it would be an answer for ever.
         for kept in ("cache", "cache (near)", "cache (running)"):
-            assert not box.cache._classes.may_keep(found, f"far/{kept}", "openvino")
-        box.driver.catalog.learn("cpu:1", [replace(box.card, digest="d2")], [])
-        assert not box.cache._classes.may_keep(found, "cpu:1", "openvino")
+            assert not may_keep(f"far/{kept}", "openvino", "d1")
+
+    run(scene)
+
+
+def test_an_answer_of_new_files_is_not_kept_for_the_old_ones() -> None:
+    async def scene(box: Box) -> None:
+        box.holds = True
+        asked = box.ask([1])
+        await box.until(lambda: box.runs)
+        box.driver.catalog.learn("cpu:0", [replace(box.card, digest="d2")], [])
+        box.worker.finish()
+        assert (await asked.good()).digest == "d2"
+        assert box.counts["stored"] == 0
 
     run(scene)
 

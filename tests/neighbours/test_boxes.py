@@ -238,6 +238,21 @@ async def test_the_files_of_a_box_that_is_gone_speak_against_no_others():
 
 
 @virtually
+async def test_an_answer_of_another_box_names_the_files_that_gave_it():
+    """While a model is replaced there, one device has the new files and another the old ones."""
+    async with site(Box("a", {}), Box("b")) as (a, b):
+        await until(lambda: "b" in a.driver.core.targets)
+        for digest in ("d", "new"):
+            b.driver.catalog.learn("cpu:1", [card("m", digest)], [])
+            await until(lambda: a.driver.catalog.digest("b", "m") == digest)  # noqa: B023
+            a.last = None
+            a.ask(300)
+            await until(lambda: a.last is not None)
+            assert a.last is not None
+            assert (a.last.target, a.last.digest) == ("b/cpu:0", "d")
+
+
+@virtually
 async def test_what_another_box_answers_has_to_be_what_the_model_gives():
     async with site(Box("a", models={}), Box("b")) as (a, b):
         await until(lambda: "b" in a.driver.core.targets)

@@ -109,12 +109,11 @@ class CacheClasses:
             default=None,
         )
 
-    def may_keep(self, found: CacheClass, target: str, runtime: str) -> bool:
-        """Whether an answer came from this very model, not emulated, and not from a cache.
+    def may_keep(self, found: CacheClass, target: str, runtime: str, digest: str) -> bool:
+        """Whether an answer came from these very files, not emulated, and not from a cache.
 
         An answer from another box's cache is not kept, because it would live for a second TTL.
         """
-        place, _, device = target.partition("/")
-        if runtime == "emulated" or device.startswith("cache"):
+        if runtime == "emulated" or target.partition("/")[2].startswith("cache"):
             return False
-        return self._catalog.digest(place, found.model) == found.digest
+        return digest == found.digest

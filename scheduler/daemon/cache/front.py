@@ -283,7 +283,7 @@ class ResultCache:
             and not answer.notes
             and size <= kind.most_bytes
             and flight.key not in self._memory
-            and self._classes.may_keep(kind, answer.target, ran.runtime)
+            and self._classes.may_keep(kind, answer.target, ran.runtime, answer.digest)
         )
 
     def _keep(self, flight: Flight, kept: Kept) -> None:

@@ -387,7 +387,7 @@ class PeerLink:
         way_ns, sent_ns = took_ns - total_ns, self._clock_ns() - took_ns
         self._meter.carried(sent.sent_size, len(outputs), way_ns, sent_ns)
         device, runtime = map(name_from, (header["target"], header["runtime"]))
-        ran = Ran(device, runtime, index(header["batch"]))
+        ran = Ran(device, runtime, index(header["batch"]), str(header.get("files", "")))
         specs, card = header["out"], self._neighbours.card(sent.dispatch.model)
         try:
             check_outputs(specs, len(outputs), card.signature.outputs if card else ())
