@@ -207,16 +207,16 @@ class DeviceHost:
         with self._lock:
             models = {**self.repository.models, name: ready.model}
             self.repository = replace(self.repository, models=models)
+            gone = [key for key in self._choices if key[0] == name and key[1] not in ready.choices]
+            for key in gone:  # first, so that no other model has to make room
+                self._residency.remove(key)
+                del self._choices[key], self._offers[key]
             offers = [
                 self._serve(ready.model, variant, ready.choices[variant.name])
                 for variant in ready.model.variants
                 if variant.name in ready.choices
                 and self._choices.get((name, variant.name)) is not ready.choices[variant.name]
             ]
-            gone = [key for key in self._choices if key[0] == name and key[1] not in ready.choices]
-            for key in gone:
-                self._residency.remove(key)
-                del self._choices[key], self._offers[key]
         return offers, gone
 
     def _is_current(self, model: Model) -> bool:

@@ -78,6 +78,22 @@ def test_the_least_recently_used_leaves_and_is_loaded_when_asked_for(start, add)
     assert [offer.model for offer in told[2:]] == ["b", "c"]
 
 
+def test_a_new_version_takes_the_room_of_the_one_before(start, add, root):
+    dense(add, "a")
+    onnx_models.save(onnx_models.dense(seed=1), root / "b/1/model.onnx")
+    host, told = start(model_bytes=2 * DENSE_BYTES + 4000)
+    list(host.prepare())
+    onnx_models.save(onnx_models.dense(seed=2), root / "b/2/model.onnx")
+    assert [host.has_changes() for _ in range(2)] == [False, True]
+
+    ((offers, gone),) = [host.adopt(ready) for ready in host.prepare_changes()]
+
+    assert ([offer.variant for offer in offers], gone) == (["2"], [("b", "1")])
+    assert told == []
+    ask(host, "a")
+    assert told == []
+
+
 def test_there_is_room_for_a_model_before_it_is_loaded(start, add, monkeypatch):
     dense(add, "a", "b")
     host, _ = start(model_bytes=DENSE_BYTES + 4000)
