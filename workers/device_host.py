@@ -161,7 +161,8 @@ class DeviceHost:
                 if choice is not None:
                     yield self._serve(model, variant, choice)
         for model, variant, better in work.challenges():
-            yield self._serve(model, variant, better)
+            if better is not None:
+                yield self._serve(model, variant, better)
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def prepare_changes(self, progress: Progress = ignore_progress) -> Iterator[Prepared]:
@@ -185,12 +186,13 @@ class DeviceHost:
             ready = work.found(model)
             if not self._is_served(model.name) or (ready.choices and not work.awaits(model)):
                 yield ready
-        for model, better in groupby(work.challenges(), key=itemgetter(0)):
-            for _ in better:
-                if self._is_current(model):
+        for model, tried in groupby(work.challenges(), key=itemgetter(0)):
+            for _, _, better in tried:
+                if better is not None and self._is_current(model):
                     yield work.found(model)
-            if not self._is_current(model):
-                yield work.found(model)
+            ready = work.found(model)
+            if ready.choices and not self._is_current(model):
+                yield ready
         for model, problems in zip(models, before, strict=True):
             if not self._is_current(model):
                 why = [f"variant '{p.variant}': {p.told()[1]}" for p in self._take_problems(model)]

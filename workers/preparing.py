@@ -79,10 +79,11 @@ class Preparation:
         late = [variant.name for of, variant, _ in self._late if of is model]
         return any((model.name, name) not in self._found for name in late)
 
-    def challenges(self) -> Iterator[tuple[Model, Variant, Choice]]:
-        """Build what `choose` left out, and yield each choice that is better than the one so far.
+    def challenges(self) -> Iterator[tuple[Model, Variant, Choice | None]]:
+        """Build what `choose` left out, one after the other, and all of a model in a row.
 
-        The runtimes of a model come one after the other.
+        Yields:
+            The choice, if it is better than the one so far; else None.
         """
         for model, variant, runtime in self._late:
             key = model.name, variant.name
@@ -90,7 +91,7 @@ class Preparation:
             better = self._trials.challenge(model, variant, runtime, self._found.get(key), note)
             if better is not None:
                 self._found[key] = better
-                yield model, variant, better
+            yield model, variant, better
             self._done += 1
             self._progress(self._done, self._total, f"{'/'.join(key)}: {runtime.name}")
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import openvino
 import pytest
 
 from tests.workers import onnx_models
@@ -19,6 +20,7 @@ from workers.profile_store import Profile
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec, ModelLoadError, Tell
 from workers.runtimes.onnxruntime import OnnxRuntime
+from workers.runtimes.openvino import OpenVino
 
 NOT_HERE = "runtimes: [tensorrt]\nvariants: {'1': {file: 1/model.onnx}}"
 """A `model.yaml` of a model that no CPU serves."""
@@ -301,6 +303,33 @@ def test_what_must_be_compiled_is_replaced_once_it_is(root, add, tmp_path, monke
     assert problem[1].endswith("it is served as its files were before")
     assert host.problems == []
     assert [run(host, variant=variant) for variant in "ab"] == [[-3, 0, 6], [-3, 0, 6]]
+    host.close()
+
+
+def test_a_variant_that_cannot_be_compiled_holds_up_no_other(root, add, tmp_path, monkeypatch):
+    """Its runtime was the only one for it, so it was waited for."""
+
+    class OnlyXml(OpenVino):
+        suffixes = frozenset({".xml"})
+
+    monkeypatch.setitem(RUNTIMES, "onnxruntime", Compiling)
+    monkeypatch.setitem(RUNTIMES, "openvino", OnlyXml)
+    add("first", onnx_models.relu(), "variants: {a: {file: model.onnx}}")
+    host = DeviceHost(DeviceSpec("cpu:0", "cpu"), root, tmp_path / "state", 2, QUICK)
+    assert [offer.variant for offer in host.prepare()] == ["a"]
+    yaml = "max_batch: 7\nvariants: {a: {file: model.onnx}, b: {file: b.xml}}"
+    file = add("first", onnx_models.times(3), yaml)
+    openvino.save_model(openvino.Core().read_model(file), root / "first/b.xml")
+    assert looks(host) == [False, True]
+
+    (((offer,), gone),) = [host.adopt(ready) for ready in host.prepare_changes()]
+
+    assert (offer.variant, gone) == ("b", [("first", "a")])
+    assert told(host) == []
+    assert [problem.told() for problem in host.problems] == [
+        ("first/a", "onnxruntime: failed to build: no engine of 7")
+    ]
+    assert run(host, variant="b") == [-3, 0, 6]
     host.close()
 
 
