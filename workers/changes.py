@@ -82,8 +82,10 @@ def _problems(
         # A loose file beside the folder of its name says nothing about the folder.
         is_kept = is_kept and problem.model in due
         yield still_served(problem.model, problem.reason) if is_kept else problem
+    told = {problem.model for problem in read.problems}
     for name in known.models:
-        if name not in found:
+        # Where its folder was, there may be a file by now, of which nothing is said.
+        if name not in found or (name in due and name not in read.models and name not in told):
             yield still_served(name, "its folder is gone")
 
 

@@ -112,7 +112,8 @@ def _model_folders(
             continue
         try:
             is_folder = entry.is_dir()
-        except OSError as error:  # for example a link into a folder without access
+            nowhere = entry.readlink() if entry.is_symlink() and not entry.exists() else None
+        except OSError as error:  # a link into a folder without access, or it has just gone
             problems.append(Problem(entry.name, str(error)))
             continue
         if is_folder:
@@ -122,8 +123,8 @@ def _model_folders(
             problems.append(
                 Problem(entry.stem, f"{entry.name} is not in a model folder; move it to {home}")
             )
-        elif entry.is_symlink() and not entry.exists():
-            told = f"it is a link to {entry.readlink()}, which is not there"
+        elif nowhere is not None:
+            told = f"it is a link to {nowhere}, which is not there"
             problems.append(Problem(entry.name, told))
 
 

@@ -178,6 +178,19 @@ def test_a_replaced_model_is_served_once_it_is_ready(host, add):
     assert host.measure_again("first", "unknown") is None
 
 
+def test_a_file_in_the_place_of_a_model_is_told(host, root):
+    shutil.rmtree(root / "first")
+    (root / "first").write_text("model/1.onnx")
+    assert looks(host) == [False, True]
+    assert added(host) == []
+    gone = ("first", "its folder is gone; it is served as its files were before")
+    assert told(host) == [gone]
+    (root / "first").unlink()
+    assert looks(host) == [False, True]
+    assert added(host) == []
+    assert told(host) == [gone]
+
+
 def test_files_that_were_only_touched_replace_nothing(host, root):
     before = host.repository.models["first"]
     os.utime(root / "first/1/model.onnx", ns=(5, 5))
