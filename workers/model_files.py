@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from glob import escape
@@ -10,8 +11,8 @@ from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-Looks = tuple[tuple[str, int, int], ...]
-"""The names, sizes and modification times of files."""
+Looks = tuple[tuple[str, int, int, int], ...]
+"""The names and sizes of files, and when their content and their entries changed."""
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _CHUNK_BYTES = 1 << 20
@@ -107,8 +108,17 @@ def looks_of(path: Path) -> Looks:
     """
     within = path.rglob("*") if path.is_dir() else [path]
     files = sorted(p for p in within if p.is_file() or p.is_symlink())
-    stats = [(str(file), file.stat()) for file in files]
-    return tuple([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats])
+    stats = [(str(file), _stat(file)) for file in files]
+    # Copying may keep the time of the content, and some stores give the same one to all files.
+    return tuple([(name, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats])
+
+
+def _stat(file: Path) -> os.stat_result:
+    """A file's state; for a link to nowhere, its own."""
+    try:
+        return file.stat()
+    except FileNotFoundError:
+        return file.lstat()
 
 
 def files_digest(path: Path) -> str:

@@ -191,6 +191,29 @@ def test_a_file_in_the_place_of_a_model_is_told(host, root):
     assert told(host) == [gone]
 
 
+def test_a_model_is_replaced_beside_a_link_to_nowhere(host, root, add):
+    (root / "first/notes").symlink_to("nowhere")
+    assert looks(host) == [False, True]
+    assert added(host) == []
+    add("first", onnx_models.times(3))
+    assert looks(host) == [False, True]
+    assert added(host) == ["first/1"]
+    (root / "first/notes").unlink()
+    (root / "first/notes").symlink_to("elsewhere")
+    assert looks(host) == [False, True]
+
+
+def test_files_of_the_same_size_and_time_are_noticed(host, root):
+    """Copies may keep the time, and some stores have one time for all that they hold."""
+    file = root / "first/1/model.onnx"
+    former, found = file.read_bytes(), file.stat()
+    file.write_bytes(former.replace(b"Relu", b"Tanh"))
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert looks(host) == [False, True]
+    assert added(host) == ["first/1"]
+    assert run(host)[0] < 0
+
+
 def test_files_that_were_only_touched_replace_nothing(host, root):
     before = host.repository.models["first"]
     os.utime(root / "first/1/model.onnx", ns=(5, 5))
