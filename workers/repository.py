@@ -168,7 +168,7 @@ def _read_model_file(folder: Path) -> ModelFile:
 
 
 def _triton_layout(folder: Path) -> ModelFile:
-    versions = [path for path in folder.iterdir() if path.is_dir() and path.name.isdecimal()]
+    versions = [path for path in folder.iterdir() if path.is_dir() and _is_version(path.name)]
     dangling: Path | None = None
     for version in sorted(versions, key=lambda path: int(path.name), reverse=True):
         for suffix in _SUFFIXES:
@@ -184,6 +184,11 @@ def _triton_layout(folder: Path) -> ModelFile:
         "has neither a model.yaml nor a version folder with a model.onnx, e.g. 1/model.onnx"
         + _misplaced(folder, versions)
     )
+
+
+def _is_version(name: str) -> bool:
+    """Whether it is a number that can be a variant's name; other scripts have digits too."""
+    return name.isdecimal() and re.fullmatch(NAME_PATTERN, name) is not None
 
 
 def _misplaced(folder: Path, versions: Iterable[Path]) -> str:

@@ -369,6 +369,14 @@ def test_a_loose_model_file_is_told_where_it_belongs(root):
     )
 
 
+@pytest.mark.parametrize("version", ["٣", "9" * 129])
+def test_a_folder_that_cannot_name_a_version_is_none(root, version):
+    save(onnx_models.relu(), root / "relu" / version / "model.onnx")
+    assert reason_of(root, "relu").startswith("has neither a model.yaml nor a version folder")
+    save(onnx_models.relu(), root / "relu" / "2" / "model.onnx")
+    assert list(load_repository(root).models) == ["relu"]
+
+
 @pytest.mark.parametrize(
     ("file", "told"),
     [
