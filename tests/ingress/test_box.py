@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.errors import ModelNotFound
+from scheduler.ingress.oip import box as oip_box
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.tenants import ANYONE
 from tests.fake_box import FakeBox
+from tests.waiting import PATIENCE_S
 
 
 async def told_ms(deadline_ms: float, way_out_ms: float) -> float:
@@ -87,3 +90,47 @@ def test_a_model_that_cannot_be_served_says_why(tmp_path: Path, model: str, told
         }
         fake.status = {"targets": [], "draining": False, "policy": {}}
         assert asyncio.run(asked()) == told
+
+
+def test_a_signature_that_has_changed_is_learned_though_only_requests_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def models(batched: bool) -> dict[str, Any]:
+        model = {"name": "digits", "batched": batched, "max_batch": 8, "loaded": True}
+        return {"models": [{**model, "inputs": [], "outputs": [], "variants": []}], "problems": []}
+
+    async def learned() -> None:
+        box = Box(fake.url)
+        assert (await box.model("digits")).batched
+        known = box.known("digits")
+        assert known is not None
+        assert known.batched
+        fake.models = models(batched=False)
+        monkeypatch.setattr(oip_box, "_KNOWN_S", 0)
+        while (known := box.known("digits")) is None or known.batched:
+            await asyncio.sleep(0.001)
+        box.close()
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        fake.models = models(batched=True)
+        fake.status = {"targets": [], "draining": False, "policy": {}}
+        asyncio.run(asyncio.wait_for(learned(), PATIENCE_S))
+
+
+def test_a_look_that_failed_while_nobody_waited_for_it_is_no_error(tmp_path: Path) -> None:
+    async def failures() -> list[Any]:
+        found: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, told: found.append(told))
+        box = Box(fake.url)
+        assert box.known("digits") is None
+        while box._snapshot is None or not box._snapshot.done():
+            await asyncio.sleep(0.001)
+        box.changed()
+        gc.collect()
+        box.close()
+        return found
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        fake.models = {}
+        fake.status = {"targets": [], "draining": False, "policy": {}}
+        assert asyncio.run(asyncio.wait_for(failures(), PATIENCE_S)) == []

@@ -22,6 +22,9 @@ _ANSWER_S = 5.0
 _FRESH_S = 0.25
 """How old a snapshot of the box may be; callers that ask at the same time share one."""
 
+_KNOWN_S = 5.0
+"""How old a signature may be that a request is read with; the next ones get a newer one."""
+
 _HALF_TICK_MS = 0.5
 _MOST_ALLOWANCE = 1 / 8
 """The largest part of a deadline that the door keeps for itself."""
@@ -245,17 +248,26 @@ class Box:
         Raises:
             Unavailable: The box does not answer.
         """
+        return await asyncio.shield(self._looked(_FRESH_S))
+
+    def _looked(self, most_s: float) -> asyncio.Task[Snapshot]:
+        """The last look at the box, or a new one if that began longer ago."""
         now_s = time.monotonic()
-        if self._snapshot is None or now_s - self._snapshot_s > _FRESH_S:
+        if self._snapshot is None or now_s - self._snapshot_s > most_s:
             self._snapshot_s = now_s
             self._snapshot = self._loop.create_task(self._look())
-        return await asyncio.shield(self._snapshot)
+            self._snapshot.add_done_callback(_heed)
+        return self._snapshot
 
     def known(self, model: str, variant: str = "") -> ModelInfo | None:
-        """A model's signature if it was looked up before; it does not change.
+        """A model's signature if it was looked up before.
+
+        Another box may serve other files by now, and so may this one if it could not serve those
+        before; so an old signature is given once more, and looked up again meanwhile.
 
         Returns None also for an unknown variant, because targets beyond the box may add variants.
         """
+        self._looked(_KNOWN_S)
         info = self._signatures.get(model)
         return info if info is None or not variant or variant in info.variants else None
 
@@ -301,6 +313,12 @@ class Box:
         after_ms = answer.detail.get("retry_after_ms")
         if answer.detail.get("tenant") == tenant and isinstance(after_ms, int | float):
             self._resting[tenant] = time.monotonic_ns() + int(after_ms * 1e6), answer
+
+
+def _heed(looked: asyncio.Task[Snapshot]) -> None:
+    """Takes note of a failed look that nobody waits for; whoever does is told of it."""
+    if not looked.cancelled():
+        looked.exception()
 
 
 def _info(described: Mapping[str, Any]) -> ModelInfo:
