@@ -46,6 +46,10 @@ class Changes:
         gone = self._read.keys() - before.keys() - found.keys()
         return bool(gone) or any(self._read.get(name) != to for name, to in self._settled.items())
 
+    def is_as_read(self, model: str) -> bool:
+        """Whether the files of a model look as they did when they were read."""
+        return _looks(self._root / model) == self._read.get(model)
+
     def read(self, known: Repository) -> News:
         """Read what has settled.
 

@@ -46,6 +46,7 @@ def ignore_offer(offer: Offer) -> None:
     """A `tell_offer` for callers that do not care when a variant leaves memory."""
 
 
+_AGAIN = "its files have changed again, and are not served yet"
 _OTHER_TENSORS = "its files have other inputs or outputs now, and wait for the agent's restart"
 
 
@@ -172,7 +173,8 @@ class DeviceHost:
         which a runtime that compiles for minutes is better. Pass it to `adopt` before going on;
         until then, what is served stays as it was. A model of which nothing can be served does not
         replace one that is served, and neither does one with other inputs or outputs, which would
-        fail the requests that are waiting; `repository.problems` then says so.
+        fail the requests that are waiting, nor one whose files have changed again meanwhile, as
+        their variants may not belong together; `repository.problems` then says so.
         """
         self._pin_thread()
         news = self._changes.read(self.repository)
@@ -184,19 +186,20 @@ class DeviceHost:
             for variant in model.variants:
                 work.choose(model, variant)
             ready = work.found(model)
-            if not self._is_served(model.name) or (ready.choices and not work.awaits(model)):
+            is_due = self._is_whole(ready) and not work.awaits(model)
+            if is_due or not self._is_served(model.name):
                 yield ready
         for model, tried in groupby(work.challenges(), key=itemgetter(0)):
             for _, _, better in tried:
                 if better is not None and self._is_current(model):
                     yield work.found(model)
             ready = work.found(model)
-            if ready.choices and not self._is_current(model):
+            if self._is_whole(ready) and not self._is_current(model):
                 yield ready
         for model, problems in zip(models, before, strict=True):
             if not self._is_current(model):
                 why = [f"variant '{p.variant}': {p.told()[1]}" for p in self._take_problems(model)]
-                self._tell(still_served(model.name, "; ".join(why)))
+                self._tell(still_served(model.name, "; ".join(why) or _AGAIN))
                 self.problems += problems
 
     def adopt(self, ready: Prepared) -> tuple[list[Offer], list[Key]]:
@@ -220,6 +223,10 @@ class DeviceHost:
                 and self._choices.get((name, variant.name)) is not ready.choices[variant.name]
             ]
         return offers, gone
+
+    def _is_whole(self, ready: Prepared) -> bool:
+        """Whether a model can be served from the files that are there now."""
+        return bool(ready.choices) and self._changes.is_as_read(ready.model.name)
 
     def _is_current(self, model: Model) -> bool:
         return self.repository.models.get(model.name) is model
@@ -458,7 +465,3 @@ class DeviceHost:
         problem = RuntimeProblem("*", "*", "*", reason)
         if problem not in self.problems:  # it is reported for each variant
             self.problems.append(problem)
-
-
-def _note(progress: Progress, start: int, total: int, finished: int, text: str) -> None:
-    progress(start + finished, total, text)

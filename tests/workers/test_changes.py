@@ -300,6 +300,34 @@ def test_of_a_replaced_model_only_the_variants_that_can_be_served_are(host, root
         run(host, "second", "bad")
 
 
+@pytest.mark.parametrize("variant", ["a", "b"])
+def test_files_that_change_once_more_while_they_are_prepared_replace_nothing_yet(
+    host, root, add, variant
+):
+    add("first", onnx_models.relu(), "variants: {a: {file: a.onnx}, b: {file: b.onnx}}")
+    for name in "ab":
+        save(onnx_models.times(2), root / f"first/{name}.onnx")
+    assert looks(host) == [False, True]
+    assert added(host) == ["first/a", "first/b"]
+    save(onnx_models.times(3), root / "first/a.onnx")
+    assert looks(host) == [False, True]
+
+    def change_at_last(done: int, total: int, _: str) -> None:
+        if variant == "b" or done == total:
+            save(onnx_models.times(3), root / f"first/{variant}.onnx")
+
+    assert added(host, change_at_last) == []
+    ((model, reason),) = told(host)
+    assert model == "first"
+    assert reason.endswith("not served yet; it is served as its files were before")
+    assert [run(host, variant=name) for name in "ab"] == [[-2, 0, 4], [-2, 0, 4]]
+    save(onnx_models.times(3), root / "first/b.onnx")
+    assert looks(host) == [False, True]
+    assert added(host) == ["first/a", "first/b"]
+    assert (told(host), host.problems) == ([], [])
+    assert [run(host, variant=name) for name in "ab"] == [[-3, 0, 6], [-3, 0, 6]]
+
+
 class Compiling(OnnxRuntime):
     """A runtime that must compile first."""
 
