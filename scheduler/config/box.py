@@ -230,8 +230,8 @@ class Config(Section):
             return neighbours
         if neighbours.advertise is None and all(a.scheme == "unix" for a in listen.native):
             raise ValueError(
-                "other boxes have to reach this one: add a tcp:// address to listen.native, "
-                "or say under advertise where a proxy stands"
+                "other boxes have to reach this one: add a tcp:// or tls:// address to "
+                "listen.native, or say under advertise where a proxy stands"
             )
         if neighbours.token_file is None and info.data.get("token_file") is None:
             raise ValueError(

@@ -56,7 +56,8 @@ class NeighboursConfig(Section):
 
     advertise: PeerAddress | None = None
     """The address at which other boxes reach this one. Default: the address at which they see it,
-    with the port of the first tcp:// address under listen.native."""
+    with scheme and port of the first tcp:// or tls:// address under listen.native that other
+    machines can reach."""
 
     token_file: ConfigPath | None = None
     """A file with the token that this box shows to the others, readable only by its owner. Default:

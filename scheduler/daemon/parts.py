@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scheduler.address import parse_address
+from scheduler.address import Address, parse_address
 from scheduler.config.box import Config
 from scheduler.core.limits import Limits
 from scheduler.daemon.driver import Driver
@@ -92,13 +92,18 @@ def neighbours_of(
     asked = config.neighbours
     if asked is None:
         return None
-    ports = [parse_address(text).port for text in addresses if not text.startswith("unix")]
     options = SiteOptions(
         config.site,
         asked.name,
         asked.join,
         asked.advertise,
-        ports[0] if ports else None,
+        _door_for_others(addresses),
         token_for_others(config),
     )
     return Neighbours(driver, options, is_loaded)
+
+
+def _door_for_others(addresses: Sequence[str]) -> Address | None:
+    """The first native door that other machines reach, or else one that other programs here do."""
+    doors = [door for door in map(parse_address, addresses) if door.scheme != "unix"]
+    return next((door for door in doors if not door.is_local), next(iter(doors), None))

@@ -18,11 +18,12 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.daemon.submission import Answer, Submission
-from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.ingress.native import DoorRules, Intake, NativeDoor
 from scheduler.tenants import OWNER, Access, hash_of
 from scheduler.wire import FrameLimits
 from tests.neighbours.virtual_loop import VirtualLoop
 from workers.link import ModelCard
+from workers.model import CacheRules
 
 MS = 1_000_000
 TOKEN = "lx_0123456789abcdef"
@@ -39,7 +40,7 @@ def width_of(model: str) -> int:
 
 def card(model: str, digest: str = "d") -> ModelCard:
     x = (TensorSpec("x", "float32", (width_of(model),)),)
-    return ModelCard(model, "", Signature(x, x, True), ("v",), 8, digest)
+    return ModelCard(model, "", Signature(x, x, True), ("v",), 8, digest, CacheRules())
 
 
 class MadeUpDevice:
@@ -206,6 +207,7 @@ class Box:
         self.driver = Driver(
             policy, clock_ns=lambda: loop.time_ns() + offset_ns, cost_per_kwh=cost_per_kwh
         )
+        self.intake: Intake = self.driver
         rules = DoorRules(site, ACCESS, FrameLimits(body_bytes=body_bytes), 64, 10**12)
         self.door = NativeDoor(self.driver, rules, self.driver.status)
         models = {"m": "d"} if models is None else models
@@ -225,9 +227,8 @@ class Box:
         self.outside = await self.cable.lay(self.port)
         if self.joins_itself:
             self.join_at([self])
-        options = SiteOptions(
-            self.site, self.name, tuple(self.join), port=self.outside, token=self.token
-        )
+        door = Address("tcp", host="127.0.0.1", port=self.outside)
+        options = SiteOptions(self.site, self.name, tuple(self.join), door=door, token=self.token)
         is_loaded = self.door.admission.is_loaded
         self.neighbours = self.door.neighbours = Neighbours(self.driver, options, is_loaded)
         self.neighbours.start()
@@ -274,7 +275,7 @@ class Box:
         kind = RequestClass(model, None, ((width,),), local=local)
         deadline_ns = self.driver.clock_ns() + int(budget_ms * MS)
         body, specs = memoryview(bytes(4 * width)), [["x", "float32", [width]]]
-        self.driver.submit(
+        self.intake.submit(
             [Submission(kind, specs, body, deadline_ns, 3, 1.0, False, reply, int(budget_ms * MS))]
         )
 

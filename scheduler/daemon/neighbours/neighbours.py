@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -53,8 +53,8 @@ class SiteOptions:
         box: The box's own name.
         join: Addresses to ask for members; its own may be among them.
         advertise: Address at which others reach this box; None means the address that they see,
-            with `port`.
-        port: Port of its native door; None if other machines can't reach it.
+            with scheme and port of `door`.
+        door: Its native door; None if other machines can't reach it.
         token: The token for other boxes; None for no token.
     """
 
@@ -62,7 +62,7 @@ class SiteOptions:
     box: str
     join: tuple[Address, ...] = ()
     advertise: Address | None = None
-    port: int | None = None
+    door: Address | None = None
     token: str | None = None
 
 
@@ -200,9 +200,9 @@ class Neighbours:
         options = self._options
         if options.advertise is not None:
             return str(options.advertise)
-        if options.port is None or seen_host is None:
+        if options.door is None or seen_host is None:
             return None
-        return str(Address("tcp", host=seen_host, port=options.port))
+        return str(replace(options.door, host=seen_host))
 
     def met(self, box: str, value: Any) -> None:
         """A member has answered an introduction.
