@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -170,6 +171,18 @@ async def test_a_model_that_only_another_box_has_can_be_asked_for_and_is_forward
         a.ask(300, local=True)
         assert a.endings["unavailable"] == 1, "what came from another box stays here"
         assert forwarded(b) == 0
+
+
+@virtually
+async def test_a_box_that_has_nothing_to_offer_says_so_from_the_beginning():
+    async with site(Box("a"), Box("b", models={})) as (a, _):
+        await until(lambda: link_to_b(a)._known.models == set() and "b" in a.states())
+        await asyncio.sleep(1)
+        (told,) = [target for target in a.driver.status()["targets"] if target["id"] == "b"]
+        assert not told["up"]
+        assert told["progress"]["text"] == (
+            "box b: it offers nothing at present that can be used from here"
+        )
 
 
 @virtually
@@ -616,6 +629,30 @@ async def test_a_box_that_refuses_this_one_is_said_to_though_it_joins_itself(
         assert "box a: it refuses this box's token" in way["progress"]["text"]
         assert capsys.readouterr().out.count("another box can't be used") == 1
         await b.stop()
+
+
+@virtually
+async def test_a_box_that_has_got_another_name_is_said_to_once(capsys: pytest.CaptureFixture[str]):
+    async with site(Box("a")) as (a,):
+        b, renamed = Box("b"), Box("c")
+        for box in (b, renamed):
+            box.join_at([a])
+        await b.start()
+        await until(lambda: a.states() == {"b": "up"})
+        await b.crash()
+        await renamed.start()
+        known = a.neighbours._members.get("b")
+        assert known is not None
+        known.who = replace(known.who, address=f"tcp://127.0.0.1:{renamed.outside}")
+        capsys.readouterr()
+        await asyncio.sleep(10)
+        (way,) = [target for target in a.driver.status()["targets"] if target["id"] == "b"]
+        why = "the box at the address of 'b' is 'c'"
+        assert why in way["progress"]["text"]
+        logged = capsys.readouterr().out
+        # By that box as well, which has heard of its former self.
+        assert logged.count("another box can't be used") == logged.count(why) == 2
+        await renamed.stop()
 
 
 @virtually

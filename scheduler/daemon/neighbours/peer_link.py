@@ -81,6 +81,7 @@ class PeerLink:
         self._up = False
         self._leaving = False
         self._reason = "not reached yet"
+        self._refusal = ""
         self._known = PeerKnowledge(box, neighbours.allows)
         self._meter = WayMeter(clock_ns=clock_ns)
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
@@ -101,6 +102,7 @@ class PeerLink:
             while True:
                 try:
                     await self._meet()
+                    self._refusal = ""
                     self._backoff.reset()
                     await self._broken.wait()
                 except (LaxityError, OSError, ValueError, asyncio.TimeoutError) as error:
@@ -112,8 +114,9 @@ class PeerLink:
 
     def _note_not_met(self, error: Exception) -> None:
         """Says why the box can't be used; a persistent refusal is logged once."""
-        before, self._reason = self._reason, said(error)
-        if is_refusal(error) and self._reason != before:
+        self._reason = said(error)
+        if is_refusal(error) and self._reason != self._refusal:
+            self._refusal = self._reason
             log.warning("another box can't be used", box=self._box, reason=self._reason)
         self._listener.on_progress(self._box, 0, 0, f"box {self._box}: {self._reason}")
 
@@ -343,8 +346,9 @@ class PeerLink:
 
     def _tell(self, closed_ns: int = 0) -> None:
         """Reports the box as of its last report, and for how long it is closed."""
-        if self._up and not self._known.models:
+        if not self._known.models:
             self._lose(_NOTHING)
+            self._listener.on_progress(self._box, 0, 0, f"box {self._box}: {_NOTHING}")
         elif self._up and (gone := self._known.withdrawn()):
             self._listener.on_withdrawn(self._box, gone, f"{self._box} offers it no longer")
         room = self._known.room()
