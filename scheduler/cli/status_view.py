@@ -257,7 +257,8 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
     table = plain_table("box", "state", *figures, right=figures)
     for member in neighbours["members"]:
         heard_s, peer = member["heard_s"], known.get(member["name"], {})
-        room = [row["room"] for row in peer.get("reported", ())]
+        # What a box said before it was lost holds no longer.
+        room = [row["room"] for row in peer.get("reported", ())] if peer.get("up") else []
         table.add_row(
             member["name"],
             Text(

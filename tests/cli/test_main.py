@@ -465,6 +465,7 @@ class TestStatus:
             "forwarded": 12,
             "refused": 3,
             "progress": {"done": 0, "total": 0, "text": why},
+            "reported": [{"model": "digits", "variant": "small", "wait_ms": 0.0, "room": 8}],
             "way": {**eu["way"], "bandwidth_mbps": None},
         }
         member = {"name": "box-b", "address": "tcp://10.0.0.8:8702", "state": "suspected"}
