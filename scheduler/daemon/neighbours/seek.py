@@ -9,6 +9,7 @@ from typing import Any
 from scheduler import wire
 from scheduler.address import Address
 from scheduler.client.connection import Connection, connect
+from scheduler.client.tls import TlsFailure
 from scheduler.errors import LaxityError, Unauthorized
 
 Introduce = Callable[[Connection], wire.Header]
@@ -47,8 +48,10 @@ async def ask(address: Address, token: str | None, introduce: Introduce) -> Any:
 def is_refusal(error: Exception) -> bool:
     """Whether the box at the other end said no, which passes only when somebody changes something.
 
-    Otherwise nothing answers there at the moment.
+    The same goes for its certificate. Otherwise nothing answers there at the moment.
     """
+    if isinstance(error, TlsFailure):  # a box that ends hangs up in the middle of a handshake
+        return not isinstance(error.__cause__, ConnectionError)
     return isinstance(error, LaxityError | ValueError)
 
 
