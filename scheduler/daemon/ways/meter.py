@@ -166,7 +166,8 @@ class WayMeter:
         self._round_trip_ns = 0
         self._bulk = _Window(BULK_NS)
         self._middling = _Window(BULK_NS)
-        self._busy_since_ns = self._left_ns = self._busy_bytes = 0
+        self._busy_since_ns = self._left_ns = 0
+        self._busy_sent = self._busy_received = self._busy_alone = 0
         self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
@@ -210,14 +211,19 @@ class WayMeter:
             self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
             return True
         if self._round_trips:
-            self._carried_much(window, size, max(0, way_ns - self.round_trip_ns), sent_ns)
+            bytes_ns = max(0, way_ns - self.round_trip_ns)
+            self._carried_much(window, sent, received, bytes_ns, sent_ns)
         return False
 
-    def _carried_much(self, window: _Window, size: int, bytes_ns: int, sent_ns: int | None) -> None:
+    def _carried_much(
+        self, window: _Window, sent: int, received: int, bytes_ns: int, sent_ns: int | None
+    ) -> None:
         """Records how long the bytes of a message took.
 
         Messages in flight together share the way, one after the other or at once, so the bandwidth
-        is the number of bytes that got through since the way was last idle.
+        is the number of bytes that got through since the way was last idle. Messages travel while
+        answers to earlier ones do, so only the direction with more bytes counts, and what of one
+        message had no company in the other direction: at first nothing has been answered.
         """
         now_ns = self._clock_ns()
         if sent_ns is None:
@@ -225,16 +231,20 @@ class WayMeter:
             self._left_ns = min(self._left_ns, sent_ns)
         left_ns = sent_ns + bytes_ns
         if sent_ns >= self._left_ns:
-            self._busy_since_ns, self._busy_bytes = sent_ns, 0
+            self._busy_since_ns, self._busy_sent, self._busy_received = sent_ns, 0, 0
+            self._busy_alone = min(sent, received)
         else:
             if self._left_ns - self._busy_since_ns > BUSY_NS:
-                self._busy_since_ns, self._busy_bytes = self._left_ns, 0
+                self._busy_since_ns, self._busy_sent, self._busy_received = self._left_ns, 0, 0
+                self._busy_alone = 0
             if left_ns <= self._busy_since_ns:
                 return  # it got through before the current busy period
         self._left_ns = max(self._left_ns, left_ns)
-        self._busy_bytes += size
+        self._busy_sent += sent
+        self._busy_received += received
         busy_ns = self._left_ns - self._busy_since_ns
-        window.add(busy_ns / self._busy_bytes, now_ns)
+        busy_bytes = max(self._busy_sent, self._busy_received) + self._busy_alone
+        window.add(busy_ns / busy_bytes, now_ns)
         stands_in = len(window) >= _AT_LEAST and not self._bulk.is_fresh(now_ns)
         if window is self._bulk or stands_in:
             self._byte_ns = window.quantile(_LOWER)

@@ -48,6 +48,23 @@ def test_what_shares_the_way_tells_its_bandwidth_together(at_once: bool):
         assert meter.byte_ns == pytest.approx(800.0, rel=0.3 if at_once else 0.01)
 
 
+@pytest.mark.parametrize("pause_s", [0, 10])
+def test_answers_that_travel_while_other_messages_are_sent_do_not_make_the_way_look_faster(
+    pause_s: int,
+):
+    """Messages and answers of 80 ms each, of which the way carries one in each direction."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    for number in range(100):
+        begin_ms = 1_000 + pause_s * 1_000 * (number // 5)
+        back_ms = begin_ms + 80 * (2 + number % 5 if pause_s else 2 + number)
+        sent_ms = max(begin_ms, back_ms - 6 * 80)
+        clock.now_ns = (back_ms + 10) * MS
+        meter.carried(100_000, 100_000, (back_ms - sent_ms + 10) * MS, sent_ms * MS)
+    assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+
+
 def test_a_way_that_is_never_idle_tells_its_bandwidth_of_now():
     clock = Clock()
     meter = WayMeter(clock_ns=clock)
