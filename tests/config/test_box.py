@@ -448,7 +448,10 @@ def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("neighbours: {join: ['10.0.0.7:8702']}", "add a tcp:// address to listen.native"),
+        (
+            "neighbours: {join: ['10.0.0.7:8702']}",
+            "add a tcp:// or tls:// address to listen.native",
+        ),
         ("neighbours: {join: ['10.0.0.7']}", "HOST:PORT"),
         ("neighbours: {join: 'unix:///run/x.sock'}", "HOST:PORT"),
         ("neighbours: {name: Box A}", "like box-a"),
