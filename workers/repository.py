@@ -32,7 +32,7 @@ from workers.model_yaml import (
     parse_model_file,
 )
 from workers.runtimes import RUNTIMES
-from workers.runtimes.base import ModelLoadError
+from workers.runtimes.base import ModelLoadError, one_line
 from workers.runtimes.readers import read_tensors
 from workers.signatures import Reading, difference, interpret
 
@@ -133,6 +133,10 @@ def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
         return _load_model(folder, problems)
     except (ModelFileError, ModelLoadError, OSError) as error:
         problems.append(Problem(folder.name, str(error)))
+        return None
+    except Exception as error:  # whatever it is, it must not cost the other models
+        told = f"reading it failed: {type(error).__name__}: {one_line(error)}"
+        problems.append(Problem(folder.name, told))
         return None
 
 

@@ -12,8 +12,10 @@ from scheduler.core.signature import Signature, TensorSpec
 from scheduler.wire import encode
 from tests.workers import onnx_models
 from tests.workers.onnx_models import save, tensor
+from workers import repository
 from workers.model import CacheRules, NearRules, Tolerance
 from workers.model_files import weight_bytes
+from workers.model_yaml import ModelFile, parse_model_file
 from workers.repository import RepositoryError, load_repository
 
 ONE_VARIANT = "variants: {fp32: {file: model.onnx}}\n"
@@ -469,3 +471,19 @@ def test_the_owner_says_how_answers_may_be_kept(root, add, said, rules):
 def test_a_mistake_in_it_is_named(root, add, said, told):
     add("pair", onnx_models.two_by_two(), ONE_VARIANT + said)
     assert told in reason_of(root, "pair")
+
+
+def test_what_nobody_expected_costs_no_other_model(root, add, monkeypatch):
+    def fails_for_one(text: str) -> ModelFile:
+        if "odd" in text:
+            raise RecursionError("too deep\nfor this")
+        return parse_model_file(text)
+
+    monkeypatch.setattr(repository, "parse_model_file", fails_for_one)
+    add("odd", onnx_models.relu(), f"{ONE_VARIANT}description: odd")
+    add("fine", onnx_models.relu(), ONE_VARIANT)
+    found = load_repository(root)
+    assert list(found.models) == ["fine"]
+    (problem,) = found.problems
+    assert problem.model == "odd"
+    assert problem.reason == "reading it failed: RecursionError: too deep for this"
