@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from edge_agent.terminal import (
 )
 from scheduler.address import AddressError
 from scheduler.cli.help import COMMAND, examples
+from scheduler.cli.streams import print_json
 from scheduler.config.box import Config, load_config
 from scheduler.config.neighbours import peer_address
 from scheduler.config.problems import ConfigError
@@ -120,7 +120,10 @@ def _probe(as_json: bool) -> int:
     except AgentError as error:
         _complain(error)
         return 1
-    print(json.dumps(asdict(hardware), indent=2) if as_json else "\n".join(describe(hardware)))
+    if as_json:
+        print_json(asdict(hardware))
+    else:
+        print("\n".join(describe(hardware)))
     return 0
 
 

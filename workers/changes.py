@@ -82,10 +82,10 @@ def _problems(
         if problem.model in known.models and problem.model not in due:
             yield problem
     for problem in read.problems:
-        is_kept = problem.model in known.models and problem.model not in read.models
-        # A loose file beside the folder of its name says nothing about the folder.
-        is_kept = is_kept and problem.model in due
-        yield still_served(problem.model, problem.reason) if is_kept else problem
+        # A loose file beside the folder of its name, which is not due, says nothing about that.
+        name, is_due = problem.model, problem.model in due
+        is_kept = is_due and name in known.models and name not in read.models
+        yield still_served(name, problem.reason) if is_kept else problem
     told = {problem.model for problem in read.problems}
     for name in known.models:
         # Where its folder was, there may be a file by now, of which nothing is said.

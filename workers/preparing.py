@@ -69,10 +69,8 @@ class Preparation:
 
     def found(self, model: Model) -> Prepared:
         """A model with the choices so far."""
-        names = [
-            variant.name for variant in model.variants if (model.name, variant.name) in self._found
-        ]
-        return Prepared(model, {name: self._found[model.name, name] for name in names})
+        choices = {name: choice for (of, name), choice in self._found.items() if of == model.name}
+        return Prepared(model, choices)
 
     def awaits(self, model: Model) -> bool:
         """Whether a variant of a model can be served only once a runtime has compiled it."""
