@@ -7,15 +7,16 @@ import logging
 import os
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
 import ray
 
 from edge_agent.errors import AgentError
+from edge_agent.needless import end_needless, nothing_needless
 from edge_agent.rebirth import end_started
 from edge_agent.terminal import SIGNALS, signals_held
 from scheduler.address import LONGEST_SOCKET_PATH
@@ -32,14 +33,6 @@ _LONGEST = 2_000
 
 _PARTS = frozenset(("gcs_server", "raylet"))
 """The processes without which a cluster can't go on."""
-
-_NEEDLESS = {
-    "start_monitor": "autoscaler/_private/monitor.py",
-    "start_api_server": "dashboard/dashboard.py",
-}
-"""Processes that Ray always starts, but that are needed only for autoscaling or the dashboard,
-keyed by the method of Ray's `Node` that starts each. They take 120 MB of memory, as much as a
-scheduler."""
 
 _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum, because tensors don't travel through the object store."""
@@ -71,18 +64,19 @@ class Cluster:
         self._folder = folder
         for starts_left in reversed(range(_STARTS)):
             try:
-                self._start(cores, object_store_bytes)
+                with nothing_needless() if starts_left else nullcontext():
+                    self._start(cores, object_store_bytes)
                 break
             except Exception as error:
                 told = one_line(error, _LONGEST)
                 if not starts_left:  # of any kind, plain `Exception` on a busy machine
                     raise AgentError(f"Ray can't be started: {told}") from error
                 _log.warning("Ray did not start and is started again: %s", told)
-        _end_needless()
+        end_needless()
 
     def _start(self, cores: int, object_store_bytes: int) -> None:
         try:
-            with signals_held(), _groups_of_their_own(), _nothing_needless():
+            with signals_held(), _groups_of_their_own():
                 ray.init(
                     address="local",
                     num_cpus=max(1, cores),
@@ -183,30 +177,3 @@ def _leave_group() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_group)
-
-
-@contextlib.contextmanager
-def _nothing_needless() -> Iterator[None]:
-    """Keep Ray from starting needless processes within the block, which saves a second.
-
-    Ray has no option for this, and these methods are private. If a later version renames one, the
-    process does start, and `_end_needless` ends it.
-    """
-    node = getattr(sys.modules.get("ray._private.node"), "Node", None)
-    kept = {name: getattr(node, name) for name in _NEEDLESS if hasattr(node, name)}
-    for name in kept:
-        setattr(node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, method in kept.items():
-            setattr(node, name, method)
-
-
-def _end_needless() -> None:
-    needless = tuple(_NEEDLESS.values())
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if any(word.endswith(needless) for word in process.cmdline()):
-                process.kill()
-                process.wait(_SHUTDOWN_S)

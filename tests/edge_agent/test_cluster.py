@@ -29,6 +29,8 @@ finally:
     shutil.rmtree(folder)
 """
 
+AS_THE_AGENT = {**os.environ, "RAY_enable_metrics_collection": "0"}
+
 
 def test_a_part_is_watched_though_another_process_vanishes_meanwhile(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -72,11 +74,31 @@ def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
     logs = "print(*sorted(p.name for p in folder.glob('ray/session_*/logs/*.*')), sep='\\n')\n"
     script = CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        env=AS_THE_AGENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     begun = {line.split(".")[0] for line in done.stdout.splitlines()}
     assert {"gcs_server", "raylet", "log_monitor"} <= begun, done.stderr
-    assert not begun & {"monitor", "dashboard"}
+    assert not begun & {"monitor", "dashboard", "dashboard_agent"}
+
+
+@pytest.mark.e2e
+def test_ray_starts_as_it_wants_in_the_end() -> None:
+    """Were what is left out needed after all, no box would start."""
+    again = "import edge_agent.cluster\nedge_agent.cluster._STARTS = 1\n"
+    logs = "print(*[p.stem for p in folder.glob('ray/session_*/logs/dashboard*.log')])\n"
+    script = again + CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=AS_THE_AGENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "dashboard_agent" in done.stdout.split(), done.stderr
 
 
 @pytest.mark.e2e
