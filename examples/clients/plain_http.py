@@ -28,8 +28,11 @@ def ask(model, count, timeout_us):
 
 ask("digits", 1, 2_000_000)
 
-# A batch that takes a while, then the same in a quarter of that time: the refusal says what is
-# possible.
-began = time.monotonic()
-ask("digits/versions/large", 32, 20_000_000)
-ask("digits/versions/large", 32, int((time.monotonic() - began) / 4 * 1e6))
+# A batch that takes a while, then the same in a quarter of the least time that it took: the refusal
+# says what is possible.
+took_s = []
+for _ in range(3):
+    began = time.monotonic()
+    ask("digits/versions/large", 32, 20_000_000)
+    took_s.append(time.monotonic() - began)
+ask("digits/versions/large", 32, int(min(took_s) / 4 * 1e6))

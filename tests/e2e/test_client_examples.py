@@ -85,7 +85,7 @@ def test_the_counter_offer_of_plain_http_is_always_shown(tmp_path: Path) -> None
                 timeout=100,
             )
             assert done.returncode == 0, done.stderr
-            _, _, offer = re.findall("^[d4].*", done.stdout, re.M)
+            *_, offer = re.findall("^[d4].*", done.stdout, re.M)
             assert re.fullmatch(r"429 infeasible \{'cpu:0': \d+(\.\d{1,3})?\}", offer), offer
     finally:
         agent.end()
