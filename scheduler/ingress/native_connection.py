@@ -6,9 +6,11 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from scheduler.core.outcomes import Outcome
 from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.asker import Asker
@@ -47,6 +49,13 @@ _LIGHT = TASK_MESSAGES | {"infer", "cancel"}
 once."""
 
 
+@dataclass(eq=False)
+class _Ticket:
+    """A request whose inputs are being restored, and when it was taken."""
+
+    taken_ns: int
+
+
 class NativeConnection(asyncio.BufferedProtocol):
     """One client.
 
@@ -73,7 +82,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._is_box = False
-        self._restoring: dict[int, object] = {}
+        self._restoring: dict[int, _Ticket] = {}
         self._asker = Asker()
         self._outflow = Outflow(self._say_later)
 
@@ -216,9 +225,10 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._say(replies.reply(header.get("id"), value))
 
     def _cancel(self, client_id: int) -> None:
-        if self._restoring.pop(client_id, None) is not None:
+        if (ticket := self._restoring.pop(client_id, None)) is not None:
             del self._ids[client_id]
-            self._say(replies.failure(client_id, "cancelled", "the caller cancelled", {}))
+            answer = Answer(Outcome.CANCELLED, "the caller cancelled", {})
+            self._fail(client_id, answer, ticket.taken_ns)
         elif (request_id := self._ids.get(client_id)) is not None:
             self._intake.cancel(request_id)
         elif client_id in self._new_ids:
@@ -300,9 +310,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         count_out: Callable[[], None] | None = None,
     ) -> Submission:
         client_id = self._checked_new_id(header)
+        taken_ns = self._driver.clock_ns()
 
         def reply(answer: Answer) -> None:
-            self._answer(client_id, answer, restore_ns)
+            self._answer(client_id, answer, taken_ns, restore_ns)
 
         tenant = self._tenant_of(header)
         submission = self._door.admission.submission(
@@ -330,7 +341,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         client_id = self._checked_new_id(header)
         admission, tenant = self._door.admission, self._tenant_of(header)
         admission.check(header, tenant)
-        ticket = object()
+        ticket = _Ticket(self._driver.clock_ns())
 
         def ended(restored: Restored | LaxityError) -> None:
             if self._restoring.get(client_id) is not ticket or self._transport is None:
@@ -355,12 +366,10 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     # -- writing
 
-    def _answer(self, client_id: int, answer: Answer, restore_ns: int = 0) -> None:
+    def _answer(self, client_id: int, answer: Answer, taken_ns: int, restore_ns: int) -> None:
         self._ids.pop(client_id, None)
         if answer.outputs is None or answer.offer is None:
-            self._say(
-                replies.failure(client_id, answer.outcome.value, answer.reason, answer.detail)
-            )
+            self._fail(client_id, answer, taken_ns - restore_ns)
             return
         header = answer.header()
         header["t"], header["id"] = "result", client_id
@@ -370,6 +379,12 @@ class NativeConnection(asyncio.BufferedProtocol):
             header["restore_ns"] = restore_ns
             header["timing"] = with_restoring(answer.timing_ns, restore_ns)
         self._write(encode(header, (answer.outputs[1],)))
+
+    def _fail(self, client_id: int, answer: Answer, taken_ns: int) -> None:
+        said = replies.failure(client_id, answer.outcome.value, answer.reason, answer.detail)
+        if self._is_box:
+            said["had_ns"] = self._driver.clock_ns() - taken_ns
+        self._say(said)
 
     @property
     def held(self) -> int:

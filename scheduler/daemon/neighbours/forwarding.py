@@ -16,14 +16,13 @@ LEAST_HOLD_NS, LONGEST_HOLD_NS = 2_000_000, 200_000_000
 
 
 def forwarded(
-    dispatch: Dispatch, submission: Submission, budget_ns: int, shrunk: Shrunk | None
+    dispatch: Dispatch, submission: Submission, shrunk: Shrunk | None
 ) -> tuple[wire.Header, list[Any]]:
-    """The `infer` message of a request, and its body.
+    """The `infer` message of a request, which still lacks its budget, and its body.
 
     Args:
         dispatch: The command to send it.
         submission: The request.
-        budget_ns: Its remaining budget, less the way back.
         shrunk: Its inputs in a smaller form; None if they are sent unchanged.
     """
     specs, body = submission.specs, [submission.body]
@@ -32,7 +31,6 @@ def forwarded(
         "id": dispatch.run_id,
         "model": dispatch.model,
         "variant": dispatch.variant,
-        "budget_ns": budget_ns,
         "in": specs,
         "weight": submission.weight,
     }

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
 from typing import Any
 
 from scheduler.core.forms import Form
 from scheduler.core.offers import Offer
+from scheduler.core.signature import DTYPES, TensorSpec
 from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.figures import milliseconds
 from scheduler.daemon.neighbours.report import Row, room_for
+from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.sizes import RefusedSizes
 from workers.link import ModelCard, card_from
 
@@ -54,6 +57,7 @@ class PeerKnowledge:
         self._used: set[Variant] = set()
         self._recent: set[Variant] = set()
         self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
+        self._answer_bytes: dict[str, int] = {}
 
     def learn(self, models: Any) -> None:
         """Records the box's models.
@@ -62,6 +66,8 @@ class PeerKnowledge:
             KeyError, TypeError, ValueError: The models are malformed.
         """
         self._cards = list(map(card_from, models))
+        for card in self._cards:
+            self._answer_bytes.setdefault(card.name, _least_bytes(card.signature.outputs))
 
     def usable(self) -> tuple[list[ModelCard], list[Any]]:
         """The models usable from here, compared with those known now; why others are not."""
@@ -93,6 +99,14 @@ class PeerKnowledge:
         self._used.add(what)
         self._budgets_ns.append(budget_ns)
 
+    def answered(self, model: str, size_bytes: int) -> None:
+        """Notes the size of an answer."""
+        self._answer_bytes[model] = size_bytes
+
+    def answer_bytes(self, model: str) -> int:
+        """The expected size of a model's answers: that of the last one, or what is sure of it."""
+        return self._answer_bytes.get(model, 0)
+
     def room(self) -> int:
         """How many requests may be there at once and still be in time, judging by recent budgets.
 
@@ -115,11 +129,9 @@ class PeerKnowledge:
         """The models of the last report."""
         return {row.model for row in self._rows}
 
-    def target(
-        self, room: int, transfer_ns: tuple[int, float], forms: tuple[Form, ...]
-    ) -> TargetSpec | None:
+    def target(self, room: int, way: WayMeter, forms: tuple[Form, ...]) -> TargetSpec | None:
         """The box as a target; None while it has nothing to offer."""
-        self._offers = {(row.model, row.variant): self._offer(row) for row in self._rows}
+        self._offers = {(row.model, row.variant): self._offer(row, way) for row in self._rows}
         if not self._offers:
             return None
         return TargetSpec(
@@ -128,17 +140,21 @@ class PeerKnowledge:
             slots=max(1, room),
             remote=True,
             width=max(1, room),
-            transfer_ns=transfer_ns,
+            transfer_ns=way.transfer_ns(),
             peer=True,
             too_large=self.too_large.tensors,
             forms=forms,
         )
 
-    def _offer(self, row: Row) -> Offer:
-        """The offer of a reported variant; a known offer stays if answers are more current."""
+    def _offer(self, row: Row, way: WayMeter) -> Offer:
+        """The offer of a reported variant; a known offer stays if answers are more current.
+
+        Its latencies include the way back, also of large answers.
+        """
         key = row.model, row.variant
         known = self._offers.get(key)
-        sojourn_ns = tuple(row.wait_ns + service_ns for service_ns in row.service_ns)
+        after_ns = row.wait_ns + way.back_ns + int(way.byte_ns * self.answer_bytes(row.model))
+        sojourn_ns = tuple(after_ns + service_ns for service_ns in row.service_ns)
         if known is not None:
             before_ns, now_ns = (s[len(s) // 2] for s in (known.latency_ns[1], sojourn_ns))
             moved = not before_ns / MATERIAL < now_ns < before_ns * MATERIAL
@@ -160,3 +176,8 @@ class PeerKnowledge:
             }
             for row in self._rows
         ]
+
+
+def _least_bytes(tensors: Iterable[TensorSpec]) -> int:
+    """Their size, not counting texts and free dimensions."""
+    return sum(prod(size or 0 for size in t.shape) * DTYPES.get(t.dtype, 0) for t in tensors)

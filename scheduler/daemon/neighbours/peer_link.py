@@ -211,7 +211,7 @@ class PeerLink:
         left_ns = max(1, submission.deadline_ns - now_ns)
         sent = self._sent[run_id] = Sent(dispatch, now_ns, left_ns, size, size)
         if connection is None or size > connection.limits.body_bytes:
-            self._loop.call_soon(self._keep_here, run_id, submission)
+            self._loop.call_soon(self._keep_large, run_id, submission)
             return
         self._known.sent(sent.what, submission.budget_ns or left_ns)
         if dispatch.form:
@@ -235,13 +235,21 @@ class PeerLink:
         self._forward(connection, sent, submission)
 
     def _forward(self, connection: Connection, sent: Sent, submission: Submission) -> None:
-        left_ns = max(1, submission.deadline_ns - self._clock_ns())
-        back_ns = self._meter.round_trip_ns + self._meter.jitter_ns
-        sent.budget_ns = left_ns - min(back_ns, left_ns // 2)
-        header, body = forwarded(sent.dispatch, submission, sent.budget_ns, sent.shrunk)
-        sent.sent_size = sum(map(len, body))
-        self.forwarded += 1
         model = sent.dispatch.model
+        header, body = forwarded(sent.dispatch, submission, sent.shrunk)
+        sent.sent_size = sum(map(len, body))
+        until_ns = max(1, submission.deadline_ns - self._clock_ns())
+        way_ns = self._meter.both_ways_ns(sent.sent_size + self._known.answer_bytes(model))
+        left_ns = until_ns - way_ns
+        if submission.accept_late:  # but it has to start there before its budget ends
+            left_ns = max(left_ns, (until_ns + 1) // 2)
+        if left_ns <= 0:
+            why = f"no time is left for the way to {self._box}"
+            self._loop.call_soon(self._keep_here, sent.dispatch.run_id, why)
+            return
+        sent.budget_ns = left_ns - min(self._meter.jitter_ns, left_ns // 2)
+        header["budget_ns"] = sent.budget_ns
+        self.forwarded += 1
         sent.connection = self._large.connection_for(model, sent.sent_size) or connection
         sent.connection.send_soon(wire.encode(header, body))
 
@@ -355,7 +363,7 @@ class PeerLink:
         if self._connection is not None:
             cards = [self._neighbours.card(model) for model in sorted(self._known.models)]
             self._shrinkings.allow(cards, self._connection.encodings)
-        spec = self._known.target(room, self._meter.transfer_ns(), self._shrinkings.forms)
+        spec = self._known.target(room, self._meter, self._shrinkings.forms)
         if spec is None:
             return
         if self._leaving or not room:
@@ -379,6 +387,7 @@ class PeerLink:
         self._known.learned = True
         outputs = body if body is not None else memoryview(b"")
         self._large.note(sent.dispatch.model, len(outputs))
+        self._known.answered(sent.dispatch.model, len(outputs))
         took_ns = self._clock_ns() - sent.at_ns
         notes = dict(header.get("notes", ()))
         if sent.shrinking is not None and sent.shrunk is not None:
@@ -404,7 +413,10 @@ class PeerLink:
         run_id, code, message = header["id"], header["code"], str(header["message"])
         if run_id == 0 and self._met is not None and not self._met.done():
             self._met.set_exception(LaxityError(message))
-        elif code in REFUSALS or (
+            return
+        if run_id in self._sent and "had_ns" in header:
+            self._learn_way(self._sent[run_id], index(header["had_ns"]))
+        if code in REFUSALS or (
             run_id in self._sent and self._sent[run_id].is_over_early(code, self._clock_ns())
         ):
             self._refuse(run_id, message, header.get("detail"))
@@ -415,16 +427,29 @@ class PeerLink:
         else:
             self._listener.on_done(run_id, [f"{self._box}: {message}"], 0)
 
-    def _keep_here(self, run_id: int, submission: Submission) -> None:
+    def _learn_way(self, sent: Sent, had_ns: int) -> None:
+        """Measures the way there by a request that has no result.
+
+        Without this, a way that is too slow for some requests would cost each of them its deadline.
+        """
+        took_ns = self._clock_ns() - sent.at_ns - (sent.shrunk.took_ns if sent.shrunk else 0)
+        if sent.connection is not None:
+            way_ns = took_ns - max(0, min(had_ns, took_ns))
+            self._meter.carried(sent.sent_size, 0, way_ns, self._clock_ns() - took_ns)
+
+    def _keep_large(self, run_id: int, submission: Submission) -> None:
         """Handles a request too large for the box: none like it is sent there again."""
-        if self._sent.pop(run_id, None) is None:
-            return
         size = len(submission.body)
         if self._known.too_large.add(submission.kind):
             model = submission.kind.model
             log.info("requests too large for another box", box=self._box, model=model, bytes=size)
-        self._tell()
-        self._listener.on_not_run(run_id, f"{size} bytes are more than {self._box} takes")
+        self._keep_here(run_id, f"{size} bytes are more than {self._box} takes")
+
+    def _keep_here(self, run_id: int, why: str) -> None:
+        """Gives a request that is not sent back to the core, which then knows why."""
+        if self._sent.pop(run_id, None) is not None:
+            self._tell()
+            self._listener.on_not_run(run_id, why)
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:
         """Handles a refusal: closes the target for a moment, and requeues the request."""

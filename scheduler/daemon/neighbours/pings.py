@@ -6,10 +6,15 @@ from collections.abc import Callable
 
 from scheduler import wire
 from scheduler.client.connection import Connection
-from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.meter import BULK_BYTES, WayMeter
 
 _SMALL, _LARGE = -1, -3
 """The ids of pings; negative, because they are not requests."""
+
+FIRST = range(2, 5)
+"""The small pings of a connection that are followed by a large one. Thus the first large requests
+are spared a way that they can't cross in time. By then the round trip is known, and of several, one
+is not slow by chance."""
 
 
 class Pings:
@@ -26,11 +31,13 @@ class Pings:
         self._clock_ns = clock_ns
         self._small_ns = 0
         self._large: tuple[int, int] | None = None
+        self._count = 0
 
     def begin(self) -> None:
         """Starts on a new connection: pings on the last one will never be answered."""
         self._small_ns = 0
         self._large = None
+        self._count = 0
 
     @property
     def under_way(self) -> int:
@@ -38,10 +45,16 @@ class Pings:
         return self._large[0] if self._large else 0
 
     def small(self, connection: Connection, under_way: int) -> None:
-        """Sends a small ping, unless it would queue behind `under_way` bytes and measure those."""
+        """Sends a small ping, unless it would queue behind `under_way` bytes and measure those.
+
+        Some of the first are followed by a large one.
+        """
         if not self._small_ns and not self._meter.is_bulk(under_way):
             self._small_ns = self._clock_ns()
             connection.send(wire.encode({"t": "ping", "id": _SMALL}))
+            if self._count in FIRST:
+                self.large(connection, BULK_BYTES)
+            self._count += 1
 
     def large(self, connection: Connection, size: int) -> None:
         """Sends a large ping of at most `size` bytes, limited by what the box and the way take."""

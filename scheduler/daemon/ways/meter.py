@@ -223,7 +223,10 @@ class WayMeter:
         Messages in flight together share the way, one after the other or at once, so the bandwidth
         is the number of bytes that got through since the way was last idle. Messages travel while
         answers to earlier ones do, so only the direction with more bytes counts, and what of one
-        message had no company in the other direction: at first nothing has been answered.
+        message had no company in the other direction: at first nothing has been answered, and in
+        the end only an answer is under way. By itself a message does not seem faster than it was,
+        and slower only if it waited for others, so the lower of both figures counts: the way may be
+        busy all the time, and yet idle in each direction now and then.
         """
         now_ns = self._clock_ns()
         if sent_ns is None:
@@ -235,7 +238,8 @@ class WayMeter:
             self._busy_alone = min(sent, received)
         else:
             if self._left_ns - self._busy_since_ns > BUSY_NS:
-                self._busy_since_ns, self._busy_sent, self._busy_received = self._left_ns, 0, 0
+                self._busy_since_ns, self._busy_received = self._left_ns, 0
+                self._busy_sent = -min(sent, received)  # it went before its answer came
                 self._busy_alone = 0
             if left_ns <= self._busy_since_ns:
                 return  # it got through before the current busy period
@@ -243,8 +247,9 @@ class WayMeter:
         self._busy_sent += sent
         self._busy_received += received
         busy_ns = self._left_ns - self._busy_since_ns
-        busy_bytes = max(self._busy_sent, self._busy_received) + self._busy_alone
-        window.add(busy_ns / busy_bytes, now_ns)
+        alone = min(self._busy_alone, received)
+        busy_bytes = max(self._busy_sent, self._busy_received) + alone
+        window.add(min(busy_ns / busy_bytes, bytes_ns / (sent + received)), now_ns)
         stands_in = len(window) >= _AT_LEAST and not self._bulk.is_fresh(now_ns)
         if window is self._bulk or stands_in:
             self._byte_ns = window.quantile(_LOWER)
