@@ -109,17 +109,21 @@ class MadeUpDevice:
 
 
 _NARROW_BYTES = 20_000
+_PACKET_BYTES = 4_096
 
 
 class Cable:
     """What lies between a box's door and the others; while it is cut, nobody is told anything.
 
-    While it is narrow, a connection that brings much at once gets stuck.
+    While it is narrow, a connection that brings much at once gets stuck. Where it has a bandwidth,
+    all connections share that, in each direction apart.
     """
 
     def __init__(self) -> None:
         self.cut = False
         self.narrow = False
+        self.mbps: float | None = None
+        self._free_s: dict[bool, float] = {}
         self._mended = asyncio.Event()
         self._widened = asyncio.Event()
         self._carriers: set[asyncio.Task[None]] = set()
@@ -160,8 +164,8 @@ class Cable:
         except OSError:  # the box has closed its door
             back.close()
             return
-        for ends in ((near, forth), (far, back)):
-            carrier = asyncio.get_running_loop().create_task(self._carry(*ends))
+        for is_there, ends in ((True, (near, forth)), (False, (far, back))):
+            carrier = asyncio.get_running_loop().create_task(self._carry(is_there, *ends))
             self._carriers.add(carrier)
             carrier.add_done_callback(self._carriers.discard)
 
@@ -169,16 +173,27 @@ class Cable:
         if self.cut:
             await self._mended.wait()
 
-    async def _carry(self, near: asyncio.StreamReader, far: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, is_there: bool, near: asyncio.StreamReader, far: asyncio.StreamWriter
+    ) -> None:
         try:
-            while data := await near.read(1 << 16):
+            while data := await near.read(1 << 16 if self.mbps is None else _PACKET_BYTES):
                 await self._whole()
+                if self.mbps is not None:
+                    await self._pass(is_there, len(data))
                 if self.narrow and len(data) > _NARROW_BYTES:
                     self.stuck += filter(None, [asyncio.current_task()])
                     await self._widened.wait()
                 far.write(data)
         finally:
             far.close()
+
+    async def _pass(self, is_there: bool, size: int) -> None:
+        assert self.mbps is not None
+        now_s = asyncio.get_running_loop().time()
+        free_s = max(now_s, self._free_s.get(is_there, 0.0)) + size / (self.mbps * 125_000)
+        self._free_s[is_there] = free_s
+        await asyncio.sleep(free_s - now_s)
 
 
 class Box:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from scheduler.core.requests import RequestClass
-from scheduler.daemon.neighbours import members
+from scheduler.daemon.neighbours import members, pings
 from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.ways import meter
+from scheduler.daemon.ways.meter import WayMeter
 from scheduler.errors import DeadlineExpired
 from scheduler.tenants import OWNER, Access, hash_of
-from tests.neighbours.boxes import TOKEN, Box, MadeUpDevice, X, card, until
+from tests.neighbours.boxes import MS, TOKEN, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
 CAPACITY = 8 / 0.06
@@ -327,7 +328,8 @@ async def test_measuring_a_slow_way_again_sends_no_more_than_it_carries_in_a_mom
     async with site(Box("a", models={}), Box("b", body_bytes=10_000_000)) as (a, b):
         await asyncio.sleep(1)
         link = link_to_b(a)
-        link._meter.carried(100_000, 0, 10**9)  # 10 us for each byte
+        for _ in range(meter.ROUND_TRIPS):
+            link._meter.carried(100_000, 0, 10**9)  # 10 us for each byte
         before = link._meter.sent_bytes
         body = memoryview(bytes(5_000_000))
         kind = RequestClass("m", None, ((4,),))
@@ -335,6 +337,51 @@ async def test_measuring_a_slow_way_again_sends_no_more_than_it_carries_in_a_mom
         link.measure_again(b.device.spec().offers[0], refused)
         await until(lambda: link._meter.sent_bytes > before)
         assert (link._meter.sent_bytes - before) * 10_000 <= 50_000_000
+
+
+def wide_boxes() -> tuple[Box, Box]:
+    """One that is asked for large answers to large requests, and another that gives them."""
+    near = Box("a", models={}, body_bytes=2_000_000)
+    far = Box("b", models={"wide": "d"}, body_bytes=2_000_000)
+    near.cable.mbps = far.cable.mbps = 20
+    return near, far
+
+
+@pytest.mark.parametrize("budget_ms", [400, 700, 1_300])
+@virtually
+async def test_no_request_is_staked_on_a_way_that_is_too_slow_for_it(budget_ms: float):
+    """It and its answer take 480 ms each, and the device 25."""
+    async with site(*wide_boxes()) as (a, _):
+        await asyncio.sleep(3)
+        for _ in range(100):
+            a.ask(budget_ms, model="wide")
+            await asyncio.sleep(1)
+        outcome = "completed" if budget_ms > 2 * 480 + 25 else "infeasible"
+        assert a.endings[outcome] > 90  # a busy machine may make the way look different
+        assert link_to_b(a)._meter.describe()["bandwidth_mbps"] == pytest.approx(20, rel=0.1)
+
+
+@virtually
+async def test_a_request_that_is_late_tells_how_slow_the_way_is(monkeypatch: pytest.MonkeyPatch):
+    """Where nothing else has told it."""
+    monkeypatch.setattr(pings, "FIRST", ())
+    async with site(*wide_boxes()) as (a, _):
+        await asyncio.sleep(3)
+        for _ in range(100):
+            a.ask(300, model="wide")
+            await asyncio.sleep(1)
+        assert a.endings == {"expired": 1, "infeasible": 99}
+
+
+@virtually
+async def test_what_loses_its_time_before_it_is_sent_is_not_sent(monkeypatch: pytest.MonkeyPatch):
+    async with site(*wide_boxes()) as (a, _):
+        await asyncio.sleep(3)
+        monkeypatch.setattr(WayMeter, "both_ways_ns", lambda *_: 2_000 * MS)
+        a.ask(1_500, model="wide")
+        await asyncio.sleep(2)
+        assert a.endings.total() == 1
+        assert (a.endings["completed"], forwarded(a)) == (0, 0)
 
 
 @virtually

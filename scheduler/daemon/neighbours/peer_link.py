@@ -17,7 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import REFUSALS
 from scheduler.daemon.link import LinkListener, Ran
-from scheduler.daemon.neighbours.forwarding import forwarded, hold_ns
+from scheduler.daemon.neighbours.forwarding import LEAST_HOLD_NS, forwarded, hold_ns
 from scheduler.daemon.neighbours.large_way import LargeWay
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
@@ -245,7 +245,7 @@ class PeerLink:
             left_ns = max(left_ns, (until_ns + 1) // 2)
         if left_ns <= 0:
             why = f"no time is left for the way to {self._box}"
-            self._loop.call_soon(self._keep_here, sent.dispatch.run_id, why)
+            self._loop.call_soon(self._keep_here, sent.dispatch.run_id, why, LEAST_HOLD_NS)
             return
         sent.budget_ns = left_ns - min(self._meter.jitter_ns, left_ns // 2)
         header["budget_ns"] = sent.budget_ns
@@ -445,10 +445,10 @@ class PeerLink:
             log.info("requests too large for another box", box=self._box, model=model, bytes=size)
         self._keep_here(run_id, f"{size} bytes are more than {self._box} takes")
 
-    def _keep_here(self, run_id: int, why: str) -> None:
+    def _keep_here(self, run_id: int, why: str, hold_ns: int = 0) -> None:
         """Gives a request that is not sent back to the core, which then knows why."""
         if self._sent.pop(run_id, None) is not None:
-            self._tell()
+            self._tell(hold_ns)
             self._listener.on_not_run(run_id, why)
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:

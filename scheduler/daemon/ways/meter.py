@@ -238,11 +238,12 @@ class WayMeter:
             self._busy_alone = min(sent, received)
         else:
             if self._left_ns - self._busy_since_ns > BUSY_NS:
-                self._busy_since_ns, self._busy_received = self._left_ns, 0
-                self._busy_sent = -min(sent, received)  # it went before its answer came
+                self._busy_since_ns, self._busy_sent, self._busy_received = self._left_ns, 0, 0
                 self._busy_alone = 0
             if left_ns <= self._busy_since_ns:
                 return  # it got through before the current busy period
+            if not self._busy_sent and not self._busy_received:
+                self._busy_sent = -min(sent, received)  # it went before this period
         self._left_ns = max(self._left_ns, left_ns)
         self._busy_sent += sent
         self._busy_received += received

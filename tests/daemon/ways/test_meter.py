@@ -65,6 +65,33 @@ def test_answers_that_travel_while_other_messages_are_sent_do_not_make_the_way_l
     assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
 
 
+@pytest.mark.parametrize("each_ms", [100, 120, 190])
+def test_a_way_that_is_idle_now_and_then_in_each_direction_is_as_fast_as_it_is(each_ms: int):
+    """Messages and answers of 80 ms each, so often that there is always one of either."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    for number in range(100):
+        sent_ms = 1_000 + each_ms * number
+        clock.now_ns = (sent_ms + 170) * MS
+        meter.carried(100_000, 100_000, 170 * MS, sent_ms * MS)
+        assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+
+
+@pytest.mark.parametrize("answered", range(1, 30))
+def test_messages_without_answers_do_not_make_the_way_look_faster(answered: int):
+    """Of 30 messages of 80 ms each that are sent at once, the first few are answered in as long."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    for number in range(30):
+        received = 100_000 if number < answered else 0
+        ended_ms = 1_000 + 80 * (number + 1 + (number < answered))
+        clock.now_ns = (max(ended_ms, 1_000 + 80 * (answered + 1)) + 10) * MS
+        meter.carried(100_000, received, clock.now_ns - 1_000 * MS, 1_000 * MS)
+        assert meter.byte_ns >= 799.0
+
+
 def test_a_way_that_is_never_idle_tells_its_bandwidth_of_now():
     clock = Clock()
     meter = WayMeter(clock_ns=clock)
