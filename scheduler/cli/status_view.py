@@ -30,6 +30,9 @@ MEANINGS = {
     "failed": "the runtime failed it",
 }
 
+_LONG_CLOSED_S = 1.0
+"""A cloud that is not paid for shorter than this is about to be paid again."""
+
 _LONG_OVERDUE_NS = 1_000_000_000
 """A batch that is overdue for this long is mentioned: its device may hang."""
 
@@ -131,6 +134,9 @@ def _targets(status: Answer) -> RenderableType:
             style, what = "yellow", f"a batch should have been over {duration(late_ns / 1e9)} ago"
         if breaker.get("state") == "open":
             style, word, what = "yellow", "not used", f"retried automatically: {breaker['reason']}"
+        elif (closed_s := target.get("spending", {}).get("closed_s", 0)) >= _LONG_CLOSED_S:
+            what = f"its budget pays for no request; used again in {duration(closed_s)}"
+            style, word = "yellow", "not used"
         elif not ready and progress.get("total"):
             what += f"  {progress['done']}/{progress['total']}"
         table.add_row(

@@ -379,6 +379,19 @@ class TestStatus:
         assert re.search(rf"eu +0 +{limit} in any day +5, 100.0 %", console.file.getvalue())
 
     @pytest.mark.parametrize(
+        ("closed_s", "told"),
+        [(0.01, "eu +up +2 +ready"), (7_300.5, "eu +not used +2 +its budget pays .* in 2 h 1 min")],
+    )
+    def test_a_cloud_whose_budget_is_spent_is_not_said_to_be_used(self, closed_s, told):
+        listed: Any = STATUS["targets"]
+        (cloud,) = [target for target in listed if target["id"] == "eu"]
+        spent = {**cloud["spending"], "closed_s": closed_s}
+        console = Console(file=StringIO(), width=120, color_system=None)
+        console.print(status_view({**STATUS, "targets": [{**cloud, "spending": spent}]}))
+        assert isinstance(console.file, StringIO)
+        assert re.search(told, console.file.getvalue())
+
+    @pytest.mark.parametrize(
         ("about", "told"),
         [
             ({"problem": "Read-only file system"}, "can't be written: Read-only file system"),

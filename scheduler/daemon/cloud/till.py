@@ -218,12 +218,13 @@ class Till:
     # -- money
 
     def describe(self) -> dict[str, Any]:
-        """Spending, budgets, and the batches too dear for them, for people and programs."""
+        """Spending, budgets, what is too dear for them, and for how long they pay for nothing."""
         dear = [
             {"model": model, "requests": each.requests} for model, each in self._batches.items()
         ]
         dear += [{"model": model, "shapes": shapes} for model, shapes in self._singles]
-        return {**self._purse.describe(), "too_dear": dear}
+        closed_s = max(0, self.closed_until_ns - self._clock_ns()) / 1e9
+        return {**self._purse.describe(), "too_dear": dear, "closed_s": round(closed_s, 3)}
 
     def _wait_ns(self, requests: int, seconds: float) -> float:
         """How long until a batch can be paid: 0 if it can be now, infinite if it never can."""

@@ -139,10 +139,12 @@ def test_it_is_closed_while_nothing_at_all_can_be_paid(tmp_path: Path, clock):
     assert not till.pay(2, 0.0)
     till.keep_back(kind("m"), 2, 0.0, None)
     assert (till.too_dear, till.closed_until_ns > clock.ns()) == ((), True)
+    assert 3_500 < till.describe()["closed_s"] <= 3_700
     opened: list[bool] = []
     till.on_open = lambda: opened.append(True)
     till.give_back(3, 0.0, 0)
     assert (opened, till.closed_until_ns > clock.ns()) == ([True], False)
+    assert till.describe()["closed_s"] == 0
 
 
 @pytest.mark.parametrize(("settled_ns", "waits"), [(1 * S, True), (None, False)])
