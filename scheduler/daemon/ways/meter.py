@@ -29,9 +29,9 @@ this time: the bandwidth may change."""
 _AT_LEAST = 3
 """Both windows keep at least this many samples, however old."""
 
-_SLOWEST_NS = 3_000_000_000
-"""The longest round trip is forgotten after one to two such windows. With longer windows, a single
-stall would keep an outage from being noticed for long."""
+_EXTREMES_NS = 3_000_000_000
+"""The longest and the shortest round trip are forgotten after one to two such windows. With longer
+windows, a single stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
 """A message of at least this size measures the bandwidth, and so does ..."""
@@ -113,23 +113,27 @@ class _Window:
         return _quantile(sorted([sample for _, sample in self._aged]), share)
 
 
-class _Slowest:
-    """The largest sample of the last three to six seconds."""
+class _Extreme:
+    """The largest or the smallest sample of the last three to six seconds."""
 
-    __slots__ = ("_before", "_now", "_since_ns")
+    __slots__ = ("_choose", "_samples_ns", "_since_ns")
 
-    def __init__(self) -> None:
-        self._before = self._now = 0
+    def __init__(self, choose: Callable[..., int]) -> None:
+        self._choose = choose
+        self._samples_ns: deque[int] = deque(maxlen=2)
         self._since_ns = 0
 
     def add(self, sample_ns: int, now_ns: int) -> None:
-        if now_ns - self._since_ns > _SLOWEST_NS:
-            self._before, self._now, self._since_ns = self._now, 0, now_ns
-        self._now = max(self._now, sample_ns)
+        samples_ns = self._samples_ns
+        if not samples_ns or now_ns - self._since_ns > _EXTREMES_NS:
+            samples_ns.append(sample_ns)
+            self._since_ns = now_ns
+        samples_ns[-1] = self._choose(samples_ns[-1], sample_ns)
 
     @property
     def value_ns(self) -> int:
-        return max(self._before, self._now)
+        """The sample; 0 before the first."""
+        return self._choose(self._samples_ns) if self._samples_ns else 0
 
 
 def _quantile(ordered: list[float], share: float) -> float:
@@ -140,8 +144,8 @@ class WayMeter:
     """Measures one way.
 
     Probes and small messages measure the round trip. Larger messages measure the bandwidth if the
-    far end says how long it had them: the rest of their time, less the round trip, was spent on
-    their bytes.
+    far end says how long it had them: the rest of their time, less the shortest recent round trip,
+    was spent on their bytes. Other round trips may be longer because of those very bytes.
 
     Args:
         byte_ns: Transfer time per byte, until it is measured; 0 leaves it to the scheduler's
@@ -162,7 +166,7 @@ class WayMeter:
         self._clock_ns = clock_ns
         self._round_trips = Recent()
         self._now = _Window(NOW_NS)
-        self._slowest = _Slowest()
+        self._slowest, self._quickest = _Extreme(max), _Extreme(min)
         self._round_trip_ns = 0
         self._bulk = _Window(BULK_NS)
         self._middling = _Window(BULK_NS)
@@ -174,9 +178,11 @@ class WayMeter:
 
     # -- learning
 
-    def round_trip(self, took_ns: int) -> None:
-        """Records the round trip of a small message."""
+    def round_trip(self, took_ns: int, bytes_ns: int = 0) -> None:
+        """Records the round trip of a small message, less the time that its bytes took."""
         now_ns = self._clock_ns()
+        self._quickest.add(took_ns, now_ns)
+        took_ns = max(0, took_ns - bytes_ns)
         self._round_trips.add(float(took_ns))
         self._slowest.add(took_ns, now_ns)
         self._now.add(float(took_ns), now_ns)
@@ -208,10 +214,10 @@ class WayMeter:
         elif size >= SMALL_BYTES:
             window = self._middling
         else:
-            self.round_trip(max(0, way_ns - int(self.byte_ns * size)))
+            self.round_trip(way_ns, int(self.byte_ns * size))
             return True
         if self._round_trips:
-            bytes_ns = max(0, way_ns - self.round_trip_ns)
+            bytes_ns = max(0, way_ns - self._quickest.value_ns)
             self._carried_much(window, sent, received, bytes_ns, sent_ns)
         return False
 

@@ -92,6 +92,33 @@ def test_messages_without_answers_do_not_make_the_way_look_faster(answered: int)
         assert meter.byte_ns >= 799.0
 
 
+def test_small_messages_that_wait_behind_large_ones_do_not_make_the_way_look_faster():
+    """Messages and answers of 80 ms each, and meanwhile small ones."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    for number in range(100):
+        sent_ms = 1_000 + 300 * number
+        clock.now_ns = sent_ms * MS
+        meter.carried(100, 100, 10 * MS, (sent_ms - 10) * MS)
+        for waited_ms in (80, 60, 40):
+            clock.now_ns += 30 * MS
+            meter.carried(100, 100, (10 + waited_ms) * MS, clock.now_ns - (10 + waited_ms) * MS)
+        clock.now_ns = (sent_ms + 170) * MS
+        meter.carried(100_000, 100_000, 170 * MS, sent_ms * MS)
+        assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+
+
+def test_a_way_that_has_become_longer_is_not_long_taken_for_a_slow_one():
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    for number in range(200):
+        round_trip_ms = 10 if number < 100 else 60
+        clock.now_ns += 200 * MS
+        meter.round_trip(round_trip_ms * MS)
+        meter.carried(100_000, 0, (round_trip_ms + 80) * MS)
+    assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+
+
 def test_a_way_that_is_never_idle_tells_its_bandwidth_of_now():
     clock = Clock()
     meter = WayMeter(clock_ns=clock)
