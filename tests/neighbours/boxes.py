@@ -31,7 +31,8 @@ ACCESS = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])
 X = [["x", "float32", [4]]]
 
 WIDE = 300_000
-"""How many numbers the model `wide` takes, and gives back; all others take four."""
+"""How many numbers the model `wide` takes, and gives back; all others take four, and `free` may
+give any number."""
 
 
 def width_of(model: str) -> int:
@@ -40,13 +41,15 @@ def width_of(model: str) -> int:
 
 def card(model: str, digest: str = "d") -> ModelCard:
     x = (TensorSpec("x", "float32", (width_of(model),)),)
-    return ModelCard(model, "", Signature(x, x, True), ("v",), 8, digest, CacheRules())
+    y = (TensorSpec("x", "float32", (None,)),) if model == "free" else x
+    return ModelCard(model, "", Signature(x, y, True), ("v",), 8, digest, CacheRules())
 
 
 class MadeUpDevice:
     """A device that takes `base_ms + item_ms * n` for a batch of n, and answers with its input.
 
-    Where `says` is not None, it describes what it answers with so instead.
+    Where `says` is not None, it describes what it answers with so instead; where `gives` is not, it
+    answers with so many numbers.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class MadeUpDevice:
         self.energy_uj: dict[int, int] = {}
         self.ran = self.measured = 0
         self.says: Any = None
+        self.gives: int | None = None
         self._free_s = 0.0
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
@@ -85,6 +89,8 @@ class MadeUpDevice:
         self._free_s = max(self.loop.time(), self._free_s) + seconds
         said = self.says
         bodies = [(s.specs if said is None else said, memoryview(bytes(s.body))) for s in batch]
+        if (width := self.gives) is not None:
+            bodies = [([["x", "float32", [width]]], memoryview(bytes(4 * width)))] * len(batch)
         self._timers[dispatch.run_id] = self.loop.call_at(
             self._free_s, self._done, dispatch.run_id, bodies, int(seconds * 1e9)
         )

@@ -20,7 +20,7 @@ from scheduler.daemon.ways import meter
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.errors import DeadlineExpired
 from scheduler.tenants import OWNER, Access, hash_of
-from tests.neighbours.boxes import MS, TOKEN, Box, MadeUpDevice, X, card, until
+from tests.neighbours.boxes import MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
 CAPACITY = 8 / 0.06
@@ -371,6 +371,23 @@ async def test_a_request_that_is_late_tells_how_slow_the_way_is(monkeypatch: pyt
             a.ask(300, model="wide")
             await asyncio.sleep(1)
         assert a.endings == {"expired": 1, "infeasible": 99}
+
+
+@pytest.mark.parametrize(("large", "refused"), [(1, 0), (2, 0), (3, 10)])
+@virtually
+async def test_a_few_large_answers_do_not_keep_other_requests_away(large: int, refused: int):
+    """A large one takes 480 ms, and is late; what it tells is not for ever."""
+    near, far = Box("a", models={}), Box("b", models={"free": "d"})
+    near.cable.mbps = far.cable.mbps = 20
+    async with site(near, far) as (a, b):
+        await asyncio.sleep(3)
+        for number in range(40):
+            b.device.gives = WIDE if 5 <= number < 5 + large else 4
+            a.ask(400, model="free")
+            await asyncio.sleep(1)
+        assert a.endings["expired"] == large
+        assert refused / 2 <= a.endings["infeasible"] <= refused
+        assert a.endings["completed"] == 40 - large - a.endings["infeasible"]
 
 
 @virtually

@@ -27,6 +27,11 @@ BUDGETS = 64
 SPREAD = 1.5
 """Factor by which a request may take longer than planned there and still be in time."""
 
+ANSWERS, ANSWER_REPORTS = 3, 50
+"""A model's answers are expected to be as large as the smallest of its last few, within so many
+reports: ten seconds. If they vary, a large one must not keep away for long requests that could be
+in time, because a box that is sent nothing gives no smaller answer either."""
+
 _ANY_NS = 1 << 62
 
 Variant = tuple[str, str]
@@ -57,7 +62,9 @@ class PeerKnowledge:
         self._used: set[Variant] = set()
         self._recent: set[Variant] = set()
         self._budgets_ns: deque[int] = deque(maxlen=BUDGETS)
-        self._answer_bytes: dict[str, int] = {}
+        self._least_bytes: dict[str, int] = {}
+        self._answers: dict[str, deque[tuple[int, int]]] = {}
+        self._reports = 0
 
     def learn(self, models: Any) -> None:
         """Records the box's models.
@@ -67,7 +74,7 @@ class PeerKnowledge:
         """
         self._cards = list(map(card_from, models))
         for card in self._cards:
-            self._answer_bytes.setdefault(card.name, _least_bytes(card.signature.outputs))
+            self._least_bytes[card.name] = _least_bytes(card.signature.outputs)
 
     def usable(self) -> tuple[list[ModelCard], list[Any]]:
         """The models usable from here, compared with those known now; why others are not."""
@@ -87,6 +94,7 @@ class PeerKnowledge:
             False if the report is more current than what was learned from answers, because nothing
             was sent lately.
         """
+        self._reports += 1
         usable = {card.name for card in self.usable()[0]}
         self._rows = [row for row in rows if row.model in usable]
         in_use = bool(self._used) or not self.learned
@@ -101,11 +109,14 @@ class PeerKnowledge:
 
     def answered(self, model: str, size_bytes: int) -> None:
         """Notes the size of an answer."""
-        self._answer_bytes[model] = size_bytes
+        answers = self._answers.setdefault(model, deque(maxlen=ANSWERS))
+        answers.append((self._reports, size_bytes))
 
     def answer_bytes(self, model: str) -> int:
-        """The expected size of a model's answers: that of the last one, or what is sure of it."""
-        return self._answer_bytes.get(model, 0)
+        """The expected size of a model's answers: of the last ones, or what is sure of it."""
+        since = self._reports - ANSWER_REPORTS
+        sizes = [size for at, size in self._answers.get(model, ()) if at >= since]
+        return min(sizes, default=self._least_bytes.get(model, 0))
 
     def room(self) -> int:
         """How many requests may be there at once and still be in time, judging by recent budgets.
