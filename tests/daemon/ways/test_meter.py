@@ -92,6 +92,32 @@ def test_messages_without_answers_do_not_make_the_way_look_faster(answered: int)
         assert meter.byte_ns >= 799.0
 
 
+def test_a_message_whose_end_is_told_behind_an_answer_does_not_make_the_way_look_faster():
+    """Of four messages, of 1,920 ms each, all but the last are answered in as long."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(0)
+    for first_ms in range(1_000, 100_000, 10_000):
+        for number, ended_ms in enumerate((3_840, 5_760, 7_680, 7_690)):
+            sent_ms = first_ms + 1_000 * number
+            clock.now_ns = (first_ms + ended_ms) * MS
+            received = 1_200_000 if number < 3 else 0
+            meter.carried(1_200_000, received, clock.now_ns - sent_ms * MS, sent_ms * MS)
+            assert meter.byte_ns >= 1_599.0
+
+
+def test_a_way_that_carries_messages_without_answers_all_the_time_tells_its_bandwidth_of_now():
+    """Of 1,920 ms each, one every 600 ms."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(0)
+    for number in range(10):
+        sent_ms, ended_ms = 1_000 + 600 * number, 1_000 + 1_920 * (number + 1)
+        clock.now_ns = ended_ms * MS
+        meter.carried(1_200_000, 0, (ended_ms - sent_ms) * MS, sent_ms * MS)
+        assert meter.byte_ns == pytest.approx(1_600.0, rel=0.01)
+
+
 def test_small_messages_that_wait_behind_large_ones_do_not_make_the_way_look_faster():
     """Messages and answers of 80 ms each, and meanwhile small ones."""
     clock = Clock()
