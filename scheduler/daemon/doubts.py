@@ -21,8 +21,8 @@ from scheduler.core.targets import TargetState
 from scheduler.daemon.submission import Submission
 
 IDLE_NS = 1_000_000_000
-"""A target is idle after this long without work. On a target that runs many batches at once, such
-as a cloud, each model counts as idle by itself."""
+"""A target is idle after this long without work. On one that runs many batches at once, such as a
+cloud or another box, each model may also be idle by itself."""
 
 _LOOK_NS = 100_000_000
 """Refusals closer together than this count as one: under overload there are thousands."""
@@ -118,9 +118,11 @@ def _is_unused(target: TargetState, offer: Offer, kind: RequestClass, now_ns: in
     """Whether no run teaches anything about an offer, and measuring it disturbs nobody."""
     if not target.is_open(now_ns):
         return False
-    if target.spec.width > 1 and not target.spec.peer:
+    if target.spec.width > 1:
         others = all(run.offer != offer for run in target.runs.values())
-        return others and target.curve(offer, kind).stale_ns() is None
+        is_unused = others and target.curve(offer, kind).stale_ns() is None
+        if is_unused or not target.spec.peer:
+            return is_unused
     return not target.runs and now_ns - target.last_done_ns >= IDLE_NS
 
 

@@ -373,6 +373,26 @@ async def test_a_request_that_is_late_tells_how_slow_the_way_is(monkeypatch: pyt
         assert a.endings == {"expired": 1, "infeasible": 99}
 
 
+@virtually
+async def test_small_requests_do_not_keep_a_way_that_was_slow_from_being_measured_again():
+    near, far = wide_boxes()
+    far.device.models["m"] = "d"
+    async with site(near, far) as (a, b):
+        await asyncio.sleep(3)
+        load = asyncio.get_running_loop().create_task(a.load(20, 60, 200))
+        a.cable.mbps = b.cable.mbps = 5
+        for _ in range(10):
+            a.ask(1_300, model="wide")
+            await asyncio.sleep(1)
+        await until(lambda: link_to_b(a)._meter.describe()["bandwidth_mbps"] < 6)
+        a.cable.mbps = b.cable.mbps = 20
+        for _ in range(30):
+            a.ask(1_300, model="wide")
+            await asyncio.sleep(1)
+        assert link_to_b(a)._meter.describe()["bandwidth_mbps"] == pytest.approx(20, rel=0.1)
+        await load
+
+
 @pytest.mark.parametrize(("large", "refused"), [(1, 0), (2, 0), (3, 10)])
 @virtually
 async def test_a_few_large_answers_do_not_keep_other_requests_away(large: int, refused: int):

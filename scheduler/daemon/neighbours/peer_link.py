@@ -197,8 +197,12 @@ class PeerLink:
             self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
             self._broken.set()
         else:
-            requests = sum([sent.sent_size for sent in self._sent.values()])
-            self._pings.small(self._connection, requests + self._pings.under_way)
+            self._pings.small(self._connection, self._under_way)
+
+    @property
+    def _under_way(self) -> int:
+        """The bytes of requests and pings in flight."""
+        return sum([sent.sent_size for sent in self._sent.values()]) + self._pings.under_way
 
     # -- sending
 
@@ -263,7 +267,7 @@ class PeerLink:
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
         """Measures the way with at most a request's size; the box reports the rest itself."""
-        if self._connection is not None and not self._sent:
+        if self._connection is not None and not self._meter.is_bulk(self._under_way):
             self._pings.large(self._connection, len(refused.body))
 
     def describe(self) -> dict[str, Any]:
