@@ -31,12 +31,15 @@ ACCESS = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])
 X = [["x", "float32", [4]]]
 
 WIDE = 300_000
-"""How many numbers the model `wide` takes, and gives back; all others take four, and `free` may
-give any number."""
+"""How many numbers the model `wide` takes, and gives back; others take four, and `free` may give any
+number."""
+
+BROAD = 150_000
+"""The same of the model `broad`."""
 
 
 def width_of(model: str) -> int:
-    return WIDE if model == "wide" else 4
+    return {"wide": WIDE, "broad": BROAD}.get(model, 4)
 
 
 def card(model: str, digest: str = "d") -> ModelCard:

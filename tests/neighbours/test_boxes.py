@@ -596,6 +596,28 @@ async def test_nothing_small_waits_behind_what_is_large(it_breaks: bool):
 
 
 @virtually
+async def test_a_large_message_on_a_slow_way_holds_up_no_reports(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It takes a second there and a second back, the first one too."""
+    near = Box("a", models={}, body_bytes=1_000_000)
+    far = Box("b", models={"m": "d", "broad": "d"}, body_bytes=1_000_000)
+    near.cable.mbps = far.cable.mbps = 5
+    async with site(near, far) as (a, _):
+        await asyncio.sleep(3)
+        lost: list[Any] = []
+        monkeypatch.setattr(a.driver, "on_lost", lambda *said, **_: lost.append(said))
+        for _ in range(8):
+            a.ask(5_000, model="broad")
+            for _ in range(30):
+                await asyncio.sleep(0.1)
+                a.ask(3_000)
+        await until(lambda: a.endings.total() == a.asked)
+        assert lost == []
+        assert a.endings == {"completed": 8 * 31}
+
+
+@virtually
 async def test_a_box_that_dies_under_load_costs_no_request_its_end_and_comes_back():
     a, b, _ = boxes = [Box(name) for name in "abc"]
     async with site(*boxes):

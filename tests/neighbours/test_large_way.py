@@ -9,8 +9,8 @@ from typing import Any
 from scheduler import wire
 from scheduler.address import Address
 from scheduler.client.connection import Connection, OnFrame, OnLost, connect
-from scheduler.client.large_calls import LARGE_BYTES
-from scheduler.daemon.neighbours.large_way import LargeWay
+from scheduler.daemon.neighbours.large_way import LARGE_BYTES, LargeWay
+from scheduler.daemon.ways.meter import WayMeter
 from tests.fake_box import FakeBox
 
 
@@ -27,10 +27,10 @@ def test_a_connection_that_is_lost_as_it_opens_carries_nothing(tmp_path: Path):
         return connection
 
     async def test() -> None:
-        way = LargeWay(dial, lambda *_: None, lambda *_: None)
-        assert way.connection_for("m", LARGE_BYTES + 1) is None
-        while way._opening is not None:
-            await asyncio.sleep(0.01)
+        way = LargeWay(WayMeter(), dial, lambda *_: None, lambda *_: None)
+        opening = way.opening_for("m", LARGE_BYTES + 1)
+        assert opening is not None
+        await opening
         assert way.connection_for("m", LARGE_BYTES + 1) is None
 
     try:

@@ -7,8 +7,15 @@ from collections.abc import Awaitable, Callable
 
 from scheduler import wire
 from scheduler.client.connection import Connection, OnFrame, OnLost
-from scheduler.client.large_calls import LARGE_BYTES
+from scheduler.daemon.ways.meter import BULK_BYTES, WayMeter
 from scheduler.errors import LaxityError
+
+LARGE_BYTES = BULK_BYTES
+"""A message of more bytes is large, and so is ..."""
+
+LARGE_NS = 100_000_000
+"""... one whose bytes take longer than this on the way. The reports on the first connection would
+wait as long, and a box without reports counts as lost."""
 
 OPEN_S = 3.0
 """Timeout of each step of opening it."""
@@ -22,18 +29,24 @@ Dial = Callable[[OnFrame, OnLost], Awaitable[Connection]]
 class LargeWay:
     """Carries large requests, and requests to models with large answers.
 
-    Until it is open, they use the first connection.
+    Where it can't be opened, they use the first connection.
 
     Args:
+        meter: Knows how fast the way is.
         dial: Connects, and introduces this box.
         on_frame: Called with answers that arrive.
         on_lost: Called when the open connection is lost.
     """
 
     def __init__(
-        self, dial: Dial, on_frame: OnFrame, on_lost: Callable[[Connection, str], None]
+        self,
+        meter: WayMeter,
+        dial: Dial,
+        on_frame: OnFrame,
+        on_lost: Callable[[Connection, str], None],
     ) -> None:
         """Not needed yet."""
+        self._meter = meter
         self._dial = dial
         self._on_frame = on_frame
         self._on_lost = on_lost
@@ -46,17 +59,24 @@ class LargeWay:
 
     def note(self, model: str, size: int) -> None:
         """Notes the size of an answer: a model that gave one large answer will give more."""
-        if size > LARGE_BYTES:
+        if self._is_large(size):
             self._models.add(model)
 
     def connection_for(self, model: str, size: int) -> Connection | None:
         """The connection for a request of this size; None means the first connection."""
-        if size <= LARGE_BYTES and model not in self._models:
+        return self._connection if self._is_large(size) or model in self._models else None
+
+    def opening_for(self, model: str, size: int) -> asyncio.Task[None] | None:
+        """What a request of this size has to wait for before it can be sent; None if nothing."""
+        if not self._is_large(size) and model not in self._models:
             return None
         is_idle = self._connection is None and self._opening is None
         if is_idle and self._loop.time() >= self._not_before_s:
             self._opening = self._loop.create_task(self._open())
-        return self._connection
+        return self._opening
+
+    def _is_large(self, size: int) -> bool:
+        return size > LARGE_BYTES or size * self._meter.byte_ns > LARGE_NS
 
     def close(self) -> None:
         """Hangs up without reporting requests in flight as lost."""

@@ -28,7 +28,7 @@ from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.outputs import check_outputs
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.shrinking import Shrinking, Shrinkings, shrunk_note
+from scheduler.daemon.ways.shrinking import Shrinkings, shrunk_note
 from scheduler.errors import InvalidInput, LaxityError, ProtocolError
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class PeerLink:
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, Sent] = {}
         self._shrinkings = Shrinkings()
-        self._shrinking: set[asyncio.Task[None]] = set()
-        self._large = LargeWay(self._dial, self._on_large_frame, self._on_large_lost)
+        self._preparing: set[asyncio.Task[None]] = set()
+        self._large = LargeWay(self._meter, self._dial, self._on_large_frame, self._on_large_lost)
         self._pings = Pings(self._meter, clock_ns)
         self._reported_ns = self._heard_ns = clock_ns()
         self._problems: list[Any] = []
@@ -220,16 +220,25 @@ class PeerLink:
         self._known.sent(sent.what, submission.budget_ns or left_ns)
         if dispatch.form:
             sent.shrinking = self._shrinkings[dispatch.model]
-            task = self._loop.create_task(self._shrink(sent, sent.shrinking, submission))
-            self._shrinking.add(task)
-            task.add_done_callback(self._shrinking.discard)
+        if sent.shrinking is not None or self._opening_for(sent) is not None:
+            task = self._loop.create_task(self._prepare(sent, submission))
+            self._preparing.add(task)
+            task.add_done_callback(self._preparing.discard)
         else:
             self._forward(connection, sent, submission)
 
-    async def _shrink(self, sent: Sent, shrinking: Shrinking, submission: Submission) -> None:
-        """Shrinks a request's inputs, then forwards it; inputs that don't fit go unchanged."""
+    async def _prepare(self, sent: Sent, submission: Submission) -> None:
+        """Shrinks a request's inputs or opens its connection, or both, then forwards it.
+
+        Inputs that don't fit go unchanged.
+        """
         run_id, connection = sent.dispatch.run_id, self._connection
-        sent.shrunk = await shrinking.shrunk(sent.dispatch.form, [submission])
+        if sent.shrinking is not None:
+            sent.shrunk = await sent.shrinking.shrunk(sent.dispatch.form, [submission])
+        if (opening := self._opening_for(sent)) is not None:
+            began_ns = self._clock_ns()
+            await asyncio.wait([opening])
+            sent.at_ns += self._clock_ns() - began_ns
         if self._sent.get(run_id) is not sent or connection is None:
             return  # it was withdrawn meanwhile
         if sent.cancelled:
@@ -237,6 +246,13 @@ class PeerLink:
             self._listener.on_not_run(run_id, f"{self._box}: nobody waits any more")
             return
         self._forward(connection, sent, submission)
+
+    def _opening_for(self, sent: Sent) -> asyncio.Task[None] | None:
+        return self._large.opening_for(sent.dispatch.model, self._largest(sent))
+
+    def _largest(self, sent: Sent) -> int:
+        """The size of a request or of its answer."""
+        return max(sent.sent_size, self._known.answer_bytes(sent.dispatch.model))
 
     def _forward(self, connection: Connection, sent: Sent, submission: Submission) -> None:
         model = sent.dispatch.model
@@ -254,7 +270,7 @@ class PeerLink:
         sent.budget_ns = left_ns - min(self._meter.jitter_ns, left_ns // 2)
         header["budget_ns"] = sent.budget_ns
         self.forwarded += 1
-        sent.connection = self._large.connection_for(model, sent.sent_size) or connection
+        sent.connection = self._large.connection_for(model, self._largest(sent)) or connection
         sent.connection.send_soon(wire.encode(header, body))
 
     def cancel(self, run_id: int) -> None:
