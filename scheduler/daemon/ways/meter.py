@@ -42,7 +42,9 @@ _BULK_ROUND_TRIPS = 2
 SMALL_BYTES = 8_192
 """Other messages below this size measure the round trip. Those in between measure the bandwidth
 while there are no larger ones: on a fast way less well, since much of their time is no transfer,
-but there it matters little. On a slow one they would make the round trip look long."""
+but there it matters little. On a slow one they would make the round trip look long. Small ones
+on a slow way do the same: a way that is limited by a token bucket, as by a router that shapes
+traffic, lets single ones through at once, and many of them would outvote large ones."""
 
 _TRIAL_NS = 50_000_000
 """A message sent only to measure the bandwidth may hold up others for this long ..."""
@@ -210,9 +212,10 @@ class WayMeter:
         if way_ns is None:
             return False
         size = sent + received
-        if self.is_bulk(size):
+        tells = self.is_bulk(size)
+        if tells and size >= SMALL_BYTES:
             window = self._bulk
-        elif size >= SMALL_BYTES:
+        elif tells or size >= SMALL_BYTES:
             window = self._middling
         else:
             self.round_trip(way_ns, int(self.byte_ns * size))

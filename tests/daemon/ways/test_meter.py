@@ -183,6 +183,20 @@ def test_on_a_slow_link_small_messages_tell_the_bandwidth_as_well():
     assert meter.round_trip_ns == 10 * MS
 
 
+def test_small_messages_that_a_shaped_way_lets_through_at_once_outvote_no_large_ones():
+    """Each of the small ones takes a quarter of what its bytes take in a large one."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(MS)
+    for number in range(200):
+        clock.now_ns += 50 * MS
+        size, byte_ns = (600_000, 1_600) if number % 50 == 0 else (8_000, 400)
+        meter.carried(size, 0, MS + size * byte_ns, clock.now_ns)
+        clock.now_ns += size * byte_ns
+        assert meter.byte_ns == pytest.approx(1_600.0, rel=0.01)
+        assert meter.round_trip_ns == MS
+
+
 @pytest.mark.parametrize("round_trip_ms", [1, 20])
 @pytest.mark.parametrize("byte_ns", [0.0, 8.0, 800.0, 8_000.0])
 def test_what_is_sent_to_learn_the_bandwidth_tells_it_and_holds_up_other_messages_for_little(
