@@ -173,6 +173,7 @@ class WayMeter:
         self._bulk = _Window(BULK_NS)
         self._middling = _Window(BULK_NS)
         self._busy_since_ns = self._left_ns = 0
+        self._busy_is_cut = False
         self._busy_sent = self._busy_received = self._busy_alone = 0
         self._answered_before = False
         self._byte_ns = byte_ns
@@ -246,15 +247,18 @@ class WayMeter:
         if sent_ns >= self._left_ns:
             self._busy_since_ns, self._busy_sent, self._busy_received = sent_ns, 0, 0
             self._busy_alone = min(sent, received)
+            self._busy_is_cut = False
         else:
             if self._left_ns - self._busy_since_ns > BUSY_NS:
-                self._answered_before = self._busy_received > 0
+                self._busy_is_cut, self._answered_before = True, self._busy_received > 0
                 self._busy_since_ns, self._busy_sent, self._busy_received = self._left_ns, 0, 0
                 self._busy_alone = 0
             if left_ns <= self._busy_since_ns:
                 return  # it got through before the current busy period
+            if sent_ns < self._busy_since_ns and not self._busy_is_cut:
+                self._busy_since_ns = sent_ns  # others have overtaken it on another connection
             told_late = self._answered_before or self._busy_received > 0
-            if not received and sent_ns < self._busy_since_ns and told_late:
+            if sent_ns < self._busy_since_ns and not received and told_late:
                 return  # maybe it did too, but that was told behind answers to others
             if not self._busy_sent and not self._busy_received:
                 self._busy_sent = -min(sent, received)  # it went before this period

@@ -183,6 +183,39 @@ def test_on_a_slow_link_small_messages_tell_the_bandwidth_as_well():
     assert meter.round_trip_ns == 10 * MS
 
 
+def test_what_others_have_overtaken_does_not_make_the_way_look_faster():
+    """On another connection: small messages of 3 ms beside a large one, which takes 480."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(MS)
+    for number in range(20):
+        clock.now_ns += 1_000 * MS
+        sent_ns = clock.now_ns
+        for _ in range(12 if number else 0):
+            clock.now_ns += 40 * MS
+            assert not meter.carried(7_000, 0, 4 * MS, clock.now_ns - 4 * MS)
+        clock.now_ns = sent_ns + 481 * MS
+        meter.carried(600_000, 600_000, 481 * MS, sent_ns)
+        assert meter.byte_ns == pytest.approx(400.0, rel=0.05)
+
+
+def test_round_trips_that_waited_for_a_large_message_do_not_make_the_way_look_faster():
+    """Small messages take 200 ms beside a large one, which takes 480, and 1 ms otherwise."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    for _ in range(20):
+        for _ in range(5):
+            clock.now_ns += 100 * MS
+            meter.round_trip(MS)
+        sent_ns = clock.now_ns
+        for _ in range(12):
+            clock.now_ns += 40 * MS
+            meter.round_trip(200 * MS)
+        clock.now_ns += MS
+        meter.carried(600_000, 600_000, 481 * MS, sent_ns)
+        assert meter.byte_ns == pytest.approx(400.0, rel=0.01)
+
+
 def test_small_messages_that_a_shaped_way_lets_through_at_once_outvote_no_large_ones():
     """Each of the small ones takes a quarter of what its bytes take in a large one."""
     clock = Clock()
