@@ -8,25 +8,39 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import made
+from tests.edge_agent.forked import Forking
 
 
-def edge_agent(*words: str) -> subprocess.CompletedProcess[str]:
+def started(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edge_agent", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def refusal(config: Path) -> str:
+def told_by(ended: subprocess.CompletedProcess[str]) -> str:
     """What it says of a configuration that it can't serve."""
-    ended = edge_agent("--config", str(config))
     assert ended.returncode in (1, 2)
     assert "Traceback" not in ended.stderr
     return ended.stderr.splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def edge_agent(tmp_path_factory) -> Iterator[Forking]:
+    """The command, run in much less time than `started` takes."""
+    forking = Forking(tmp_path_factory.mktemp("forking"))
+    yield forking
+    forking.close()
+
+
+@pytest.fixture
+def refusal(edge_agent) -> Callable[[Path], str]:
+    return lambda config: told_by(edge_agent("--config", str(config)))
 
 
 @pytest.fixture
@@ -43,26 +57,28 @@ def write(tmp_path):
 def test_a_file_where_a_socket_should_be_is_left_alone(write, tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("of somebody")
-    told = refusal(write(f"listen: {{native: 'unix://{notes}'}}"))
+    told = told_by(started("--config", str(write(f"listen: {{native: 'unix://{notes}'}}"))))
     assert told == f"can't listen on unix://{notes}: {notes} exists and is not a socket"
     assert notes.read_text() == "of somebody"
 
 
-def test_a_socket_where_no_folder_can_be_is_told(write, tmp_path):
+def test_a_socket_where_no_folder_can_be_is_told(refusal, write, tmp_path):
     place = tmp_path / "edge.yaml" / "s"
     told = refusal(write(f"listen: {{native: 'unix://{place}'}}"))
     assert told == f"can't listen on unix://{place}: the folder can't be made: File exists"
 
 
 @pytest.mark.parametrize("door", ["native", "http", "grpc"])
-def test_a_folder_that_takes_no_sockets_is_told_before_anything_starts(write, tmp_path, door):
+def test_a_folder_that_takes_no_sockets_is_told_before_anything_starts(
+    refusal, write, tmp_path, door
+):
     places = {"native": f"unix://{tmp_path}/s", door: "unix:///proc/s"}
     told = refusal(write(f"listen: {json.dumps(places)}"))
     assert told == "can't listen on unix:///proc/s: No such file or directory"
 
 
 @pytest.mark.parametrize("door", ["native", "http", "grpc"])
-def test_a_port_that_somebody_has_is_told_before_anything_starts(write, tmp_path, door):
+def test_a_port_that_somebody_has_is_told_before_anything_starts(refusal, write, tmp_path, door):
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as a gRPC server has it
         other.bind(("127.0.0.1", 0))
@@ -73,14 +89,14 @@ def test_a_port_that_somebody_has_is_told_before_anything_starts(write, tmp_path
     assert told == f"can't listen on tcp://127.0.0.1:{port}: Address already in use"
 
 
-def test_an_address_of_another_machine_is_told(write, tmp_path):
+def test_an_address_of_another_machine_is_told(refusal, write, tmp_path):
     (tmp_path / "token").write_text("5" * 64)
     (tmp_path / "token").chmod(0o600)
     told = refusal(write("listen: {native: 'tcp://192.0.2.1:8702'}\ntoken_file: token"))
     assert told == "can't listen on tcp://192.0.2.1:8702: Cannot assign requested address"
 
 
-def test_a_state_dir_that_can_not_be_written_to_is_told(tmp_path):
+def test_a_state_dir_that_can_not_be_written_to_is_told(refusal, tmp_path):
     file = tmp_path / "edge.yaml"
     file.write_text(f"state_dir: {file}")
     assert refusal(file) == (
@@ -120,7 +136,7 @@ for connections in (44, 200, 400, 10**6):
     assert said.splitlines() == ["300 500", "456 500", "500 500", "500 500"]
 
 
-def test_brackets_in_what_is_wrong_are_shown(tmp_path):
+def test_brackets_in_what_is_wrong_are_shown(refusal, tmp_path):
     file = tmp_path / "[blue]" / "edge.yaml"
     file.parent.mkdir()
     file.write_text("site: '[/b] pip install laxity[gpu]'")
@@ -146,7 +162,7 @@ def test_brackets_in_what_is_wrong_are_shown(tmp_path):
     ],
 )
 def test_what_a_configuration_names_is_tried_before_anything_is_started(
-    write, tmp_path, text, told
+    refusal, write, tmp_path, text, told
 ):
     config = write(text)
     wanted = told.format(config=config, gone=tmp_path / "gone")
@@ -161,12 +177,14 @@ def test_what_a_configuration_names_is_tried_before_anything_is_started(
         ("token_file: gone", 1),
     ],
 )
-def test_a_service_is_not_started_again_for_what_only_an_edit_can_mend(write, text, status):
+def test_a_service_is_not_started_again_for_what_only_an_edit_can_mend(
+    edge_agent, write, text, status
+):
     """The unit in `deploy` has RestartPreventExitStatus=2."""
     assert edge_agent("--config", str(write(text))).returncode == status
 
 
-def test_an_option_that_would_do_nothing_is_refused(tmp_path):
+def test_an_option_that_would_do_nothing_is_refused(edge_agent, tmp_path):
     ended = edge_agent("--json", "--models", str(tmp_path))
     assert ended.returncode == 2
     assert ended.stderr.startswith("--json works only with --probe")
@@ -185,18 +203,18 @@ def test_an_option_that_would_do_nothing_is_refused(tmp_path):
         (("--join", "a:1", "--join", "b:0"), "--join b:0: 'b:0' is not where another machine li"),
     ],
 )
-def test_a_command_line_that_can_not_be_served_is_status_2(words, told):
+def test_a_command_line_that_can_not_be_served_is_status_2(edge_agent, words, told):
     ended = edge_agent(*words)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(told)
 
 
-def test_a_file_for_the_cloud_is_told_apart():
+def test_a_file_for_the_cloud_is_told_apart(refusal):
     config = Path(__file__).parents[2] / "configs" / "cloud.yaml"
     assert "looks like a file for `laxity cloud up`, not for a box" in refusal(config)
 
 
-def test_no_folder_is_not_the_one_where_it_was_started():
+def test_no_folder_is_not_the_one_where_it_was_started(edge_agent):
     ended = edge_agent("--models", "")
     assert ended.returncode == 2
     assert "it is empty" in ended.stderr
@@ -206,12 +224,12 @@ def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path, monkey
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
     found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", found)
-    ended = edge_agent("--version")
+    ended = started("--version")
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
 
 
 def test_the_version(laxity):
-    assert edge_agent("--version").stdout == laxity("--version")[1]
+    assert started("--version").stdout == laxity("--version")[1]
 
 
 def test_a_line_is_not_part_of_one_that_another_thread_prints():
