@@ -285,8 +285,9 @@ def test_a_seed_without_requests_does_not_hide_those_of_another(run):
 
 
 def test_the_load_can_be_set(run):
-    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--load", "2", "--json", "a.json")
-    run("work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--json", "b.json")
+    options = "work.yaml", "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json"
+    run(*options, "a.json", "--load", "2")
+    run(*options, "b.json")
     (twice,), (usual,) = rows("a.json"), rows("b.json")
     assert (twice["load"], usual["load"]) == (2, 0.8)
     assert twice["on_time_share"] < usual["on_time_share"]  # type: ignore[operator]

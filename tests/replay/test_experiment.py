@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_bytes_on_any_machine():
 
 
 def test_processes_and_seeds_change_nothing():
-    small = experiment(requests=60)
+    small = experiment(requests=40)
     alone = run_all([small], [EDF, FCFS], [1, 2])
     shared = run_all([small], [EDF, FCFS], [1, 2], jobs=2)
     assert results_json(alone) == results_json(shared)
@@ -146,7 +146,7 @@ class _Dying:
 
 
 def test_policies_are_given_the_same_requests():
-    made = experiment(requests=100, load=1.2)
+    made = experiment(requests=50, load=1.2)
     edf, fcfs = made.run([EDF, FCFS], 3)
     assert sorted(r.intended_ns for r in edf.rows) == sorted(r.intended_ns for r in fcfs.rows)
     assert edf.bound == fcfs.bound
@@ -355,7 +355,7 @@ def test_quantiles_are_of_the_results():
 
 
 def test_results_come_back_from_a_file(tmp_path):
-    results = experiment(requests=100).run([EDF, FCFS], 1)
+    results = experiment(requests=40).run([EDF, FCFS], 1)
     path = tmp_path / "results.json"
     write_results(results, path)
     back = read_results(path)
