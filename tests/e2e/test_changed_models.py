@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.client import HTTPConnection
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 
 import numpy as np
@@ -23,20 +23,47 @@ from tests.waiting import eventually
 from tests.workers.onnx_models import relu, save, times
 
 X = {"x": http_requests.X}
+TWO = "variants: {first: {file: model.onnx}, second: {file: model.onnx}}"
 Inputs = Callable[[], dict[str, NDArray[np.float32]]]
 
 
-def test_an_added_model_is_served_while_the_others_go_on(tmp_path: Path) -> None:
-    models = tmp_path / "models"
+@pytest.fixture(scope="module")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
+    """Each test has models of its own there."""
+    folder = tmp_path_factory.mktemp("changed")
+    models = folder / "models"
     save(relu(), models / "first/1/model.onnx")
-    agent = RunningAgent(tmp_path, models, listen={"http": "127.0.0.1:0"})
+    save(relu(), models / "m/1/model.onnx")
+    save(relu(), models / "two/model.onnx")
+    (models / "two/model.yaml").write_text(TWO)
+    agent = RunningAgent(folder, models, listen={"http": "127.0.0.1:0"}, cache={})
+    try:
+        yield agent
+        agent.end()
+    finally:
+        agent.close()
+
+
+@pytest.fixture
+def models(agent: RunningAgent) -> Path:
+    return Path(agent.settings["models"])
+
+
+def never_kept(number: int) -> dict[str, NDArray[np.float32]]:
+    """Inputs to which the cache has no answer yet, if the number is another each time."""
+    return {"x": X["x"] + np.float32(number)}
+
+
+def test_an_added_model_is_served_while_the_others_go_on(agent: RunningAgent, models: Path) -> None:
     done = threading.Event()
 
     def ask_on() -> set[str]:
         outcomes: set[str] = set()
         with Client(agent.url) as client:
-            while not done.wait(0.02):
-                outcomes.add(client.infer("first", X, deadline_ms=20_000).outcome)
+            for number in count():
+                if done.wait(0.02):
+                    break
+                outcomes.add(client.infer("first", never_kept(number), deadline_ms=20_000).outcome)
         return outcomes
 
     with ThreadPoolExecutor() as pool, Client(agent.url) as client:
@@ -61,16 +88,12 @@ def test_an_added_model_is_served_while_the_others_go_on(tmp_path: Path) -> None
             assert problem["reason"].endswith("move it to astray/1/model.onnx")
         finally:
             done.set()
-            agent.end()
         assert outcomes.result() == {"completed"}
 
 
 def test_a_replaced_model_loses_no_request_and_is_not_answered_from_the_cache(
-    tmp_path: Path,
+    agent: RunningAgent, models: Path
 ) -> None:
-    models = tmp_path / "models"
-    save(relu(), models / "m/1/model.onnx")
-    agent = RunningAgent(tmp_path, models, cache={})
     done = threading.Event()
 
     def ask_on(inputs: Inputs, deadline_ms: float) -> list[tuple[str, float]]:
@@ -103,32 +126,28 @@ def test_a_replaced_model_loses_no_request_and_is_not_answered_from_the_cache(
             assert any('"model replaced"' in line for line in agent.lines)
         finally:
             done.set()
-            agent.end()
         for stream in streams:
             outcomes, answers = zip(*stream.result(), strict=True)
             assert set(outcomes) == {"completed"}
             assert [answer for answer, _ in groupby(answers)] == [2, 4, 6]
 
 
-def test_a_variant_that_no_device_can_serve_any_more_holds_up_no_request(tmp_path: Path) -> None:
+def test_a_variant_that_no_device_can_serve_any_more_holds_up_no_request(
+    agent: RunningAgent, models: Path
+) -> None:
     """It is still in the repository, and nothing is wrong with its file."""
-    models = tmp_path / "models"
-    file = save(relu(), models / "m/model.onnx")
-    yaml = "variants: {first: {file: model.onnx}, second: {file: model.onnx}}"
-    (models / "m/model.yaml").write_text(yaml)
-    agent = RunningAgent(tmp_path, models)
-    try:
-        with Client(agent.url) as client:
-            assert client.infer("m", X, variant="first", deadline_ms=20_000).variant == "first"
-            openvino.save_model(openvino.Core().read_model(file), models / "m/model.xml")
-            yaml = yaml.replace("model.onnx", "model.xml", 1)
-            (models / "m/model.yaml").write_text(f"runtimes: [onnxruntime]\n{yaml}")
-            eventually(partial(offers_only, client, "m", "second"))
-            assert client.infer("m", X, deadline_ms=20_000).variant == "second"
-            with pytest.raises(Unavailable, match="no target has model 'm' variant 'first' ready"):
-                client.infer("m", X, variant="first", deadline_ms=20_000)
-    finally:
-        agent.end()
+    with Client(agent.url) as client:
+        asked = partial(client.infer, "two", deadline_ms=20_000)
+        assert asked(never_kept(0), variant="first").variant == "first"
+        openvino.save_model(
+            openvino.Core().read_model(models / "two/model.onnx"), models / "two/model.xml"
+        )
+        yaml = TWO.replace("model.onnx", "model.xml", 1)
+        (models / "two/model.yaml").write_text(f"runtimes: [onnxruntime]\n{yaml}")
+        eventually(partial(offers_only, client, "two", "second"))
+        assert asked(never_kept(1)).variant == "second"
+        with pytest.raises(Unavailable, match="no target has model 'two' variant 'first' ready"):
+            asked(never_kept(2), variant="first")
 
 
 def offers_only(client: Client, name: str, variant: str) -> bool:
