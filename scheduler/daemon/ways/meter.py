@@ -53,7 +53,8 @@ _TRIAL_BYTES = 4_096
 """... but has at least this many bytes: enough to measure with, and no burden among messages."""
 
 _LOWER = 0.25
-"""The quantile of the time per byte that is used: slower samples had to wait for something else."""
+"""The quantile of the time per byte that is used, and of the round trips that are part of such
+samples: slower ones had to wait for something else."""
 
 _MATERIAL = 0.2
 """The way counts as changed if a message of 100 KB takes longer or shorter by this share ..."""
@@ -146,8 +147,9 @@ class WayMeter:
     """Measures one way.
 
     Probes and small messages measure the round trip. Larger messages measure the bandwidth if the
-    far end says how long it had them: the rest of their time, less the shortest recent round trip,
-    was spent on their bytes. Other round trips may be longer because of those very bytes.
+    far end says how long it had them: the rest of their time, less the round trip, was spent on
+    their bytes. That is the least that the lower quartile of round trips has been lately: others
+    may be longer because of those very bytes.
 
     Args:
         byte_ns: Transfer time per byte, until it is measured; 0 leaves it to the scheduler's
@@ -166,7 +168,7 @@ class WayMeter:
         self.sent_bytes = 0
         self.received_bytes = 0
         self._clock_ns = clock_ns
-        self._round_trips = Recent()
+        self._round_trips, self._ways = Recent(), Recent()
         self._now = _Window(NOW_NS)
         self._slowest, self._quickest = _Extreme(max), _Extreme(min)
         self._round_trip_ns = 0
@@ -185,7 +187,8 @@ class WayMeter:
     def round_trip(self, took_ns: int, bytes_ns: int = 0) -> None:
         """Records the round trip of a small message, less the time that its bytes took."""
         now_ns = self._clock_ns()
-        self._quickest.add(took_ns, now_ns)
+        self._ways.add(float(took_ns))
+        self._quickest.add(int(self._ways.quantile(_LOWER)), now_ns)
         took_ns = max(0, took_ns - bytes_ns)
         self._round_trips.add(float(took_ns))
         self._slowest.add(took_ns, now_ns)

@@ -125,13 +125,24 @@ def test_small_messages_that_wait_behind_large_ones_do_not_make_the_way_look_fas
     for number in range(100):
         sent_ms = 1_000 + 300 * number
         clock.now_ns = sent_ms * MS
-        meter.carried(100, 100, 10 * MS, (sent_ms - 10) * MS)
+        for _ in range(2):
+            meter.carried(100, 100, 10 * MS, (sent_ms - 10) * MS)
         for waited_ms in (80, 60, 40):
             clock.now_ns += 30 * MS
             meter.carried(100, 100, (10 + waited_ms) * MS, clock.now_ns - (10 + waited_ms) * MS)
         clock.now_ns = (sent_ms + 170) * MS
         meter.carried(100_000, 100_000, 170 * MS, sent_ms * MS)
         assert meter.byte_ns == pytest.approx(800.0, rel=0.01)
+
+
+def test_round_trips_that_vary_do_not_make_the_way_look_slower():
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    for small_ms, large_ms in [(10, 30), (50, 10), (20, 50), (40, 20), (30, 40)] * 20:
+        clock.now_ns += 200 * MS
+        meter.round_trip(small_ms * MS)
+        meter.carried(100_000, 0, (large_ms + 8) * MS)
+    assert meter.byte_ns == pytest.approx(80.0, rel=0.01)
 
 
 def test_a_way_that_has_become_longer_is_not_long_taken_for_a_slow_one():
