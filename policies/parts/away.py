@@ -51,6 +51,7 @@ class Away:
             return
         yield from outlook.doomed()
         yield from self._send(near.late())
+        yield from self._late_welcome()
         for decision in decisions_of(self._inner, near.view):
             if not isinstance(decision, Drop):
                 yield decision
@@ -68,6 +69,22 @@ class Away:
         """Batches of late requests for open far targets, the cheapest first."""
         reason = "late on nearer targets, in time here"
         return purchases(self._outlook, late, self._is_far, reason, self._affords)
+
+    def _late_welcome(self) -> Iterator[Place]:
+        """Requests that may be late, of a kind that only far targets serve."""
+        outlook = self._outlook
+        for target in filter(self._is_far, outlook.view.open_targets()):
+            outlook.look(outlook.view)
+            place = outlook.late_welcome(target)
+            if place is None:
+                continue
+            bids = outlook.bids(place.requests[0].kind)
+            if any(self._is_near(bid.target) for bid in bids):
+                continue
+            curve = next(bid.curves[0] for bid in bids if bid.target is target)
+            size, energy_uj = len(place.requests), place.offer.energy(len(place.requests))
+            if self._affords(target.spec.cost(size, curve.predict(size, 0.5), energy_uj)):
+                yield place
 
     def _can_wait(self, request: Request) -> bool:
         """Whether a far target could finish a request in time, perhaps later when it is free."""

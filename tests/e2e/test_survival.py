@@ -460,8 +460,9 @@ def test_the_agent_drains_what_it_accepted_and_leaves_no_process(
 
 
 def test_a_signal_as_it_starts_over_ends_it_and_leaves_nothing(agent: RunningAgent) -> None:
+    since = len(agent.lines)
     next(p for p in agent.processes() if p.name() == "raylet").kill()
-    eventually(partial(says, agent, "starting over"))
+    eventually(partial(says, agent, "starting over", since))
     assert agent.stop() == 0
     assert agent.left_over() == []
     assert not Path(agent.url.removeprefix("unix://")).exists()

@@ -31,8 +31,8 @@ ACCESS = Access([OWNER.model_copy(update={"tokens": (hash_of(TOKEN),)})])
 X = [["x", "float32", [4]]]
 
 WIDE = 300_000
-"""How many numbers the model `wide` takes, and gives back; others take four, and `free` may give any
-number."""
+"""How many numbers the model `wide` takes, and gives back; others take four, and `free` may give
+any number."""
 
 BROAD = 150_000
 """The same of the model `broad`."""
@@ -282,7 +282,9 @@ class Box:
         await self.neighbours.close()
         await self.driver.close()
 
-    def ask(self, budget_ms: float, model: str = "m", local: bool = False) -> None:
+    def ask(
+        self, budget_ms: float, model: str = "m", local: bool = False, late: bool = False
+    ) -> None:
         """One request of a caller of this box."""
         self.asked += 1
         answers: list[Answer] = []
@@ -300,7 +302,7 @@ class Box:
         deadline_ns = self.driver.clock_ns() + int(budget_ms * MS)
         body, specs = memoryview(bytes(4 * width)), [["x", "float32", [width]]]
         self.intake.submit(
-            [Submission(kind, specs, body, deadline_ns, 3, 1.0, False, reply, int(budget_ms * MS))]
+            [Submission(kind, specs, body, deadline_ns, 3, 1.0, late, reply, int(budget_ms * MS))]
         )
 
     async def load(self, per_s: float, seconds: float, budget_ms: float, seed: int = 1) -> None:

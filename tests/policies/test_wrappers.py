@@ -165,6 +165,14 @@ def test_a_model_that_is_only_there_runs_there():
     watch.close()
 
 
+@pytest.mark.parametrize(("budget", "where"), [(1.0, ["cloud", "cloud"]), (0.5, ["cloud"])])
+def test_what_may_be_late_is_sent_there_while_the_budget_lasts(budget, where):
+    watch = box(lambda: Spill(budget_per_hour=budget), target("cpu:0", offer("x")), CLOUD)
+    late = [sent(submit(watch, request(i, 5, accept_late=True))) for i in (1, 2, 3)]
+    assert [place for placed in late for place, _ in placed] == where
+    watch.close()
+
+
 def test_what_nobody_can_finish_is_told_at_once_with_all_targets():
     watch = box(Spill)
     submit(watch, request(1, 2))
