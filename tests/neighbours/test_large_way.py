@@ -14,6 +14,27 @@ from scheduler.daemon.ways.meter import WayMeter
 from tests.fake_box import FakeBox
 
 
+def test_a_connection_that_is_not_wanted_as_it_begins_to_open_may_be_opened_later():
+    """The box was lost when it had just been asked for."""
+    dialled: list[int] = []
+
+    async def dial(_on_frame: OnFrame, _on_lost: OnLost) -> Connection:
+        dialled.append(1)
+        raise ConnectionRefusedError
+
+    async def test() -> None:
+        way = LargeWay(WayMeter(), dial, lambda *_: None, lambda *_: None)
+        for count in (0, 1):
+            opening = way.opening_for("m", LARGE_BYTES + 1)
+            assert opening is not None
+            if not count:
+                way.close()
+            await asyncio.wait([opening])
+            assert len(dialled) == count
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
 def test_a_connection_that_is_lost_as_it_opens_carries_nothing(tmp_path: Path):
     box = FakeBox(tmp_path / "box.sock").start()
 

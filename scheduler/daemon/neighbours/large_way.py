@@ -73,6 +73,7 @@ class LargeWay:
         is_idle = self._connection is None and self._opening is None
         if is_idle and self._loop.time() >= self._not_before_s:
             self._opening = self._loop.create_task(self._open())
+            self._opening.add_done_callback(self._opened)
         return self._opening
 
     def _is_large(self, size: int) -> bool:
@@ -97,9 +98,12 @@ class LargeWay:
         except (LaxityError, OSError, ValueError, asyncio.TimeoutError):
             self._not_before_s = self._loop.time() + RETRY_S
         finally:
-            self._opening = None
             if connection is not None:
                 connection.fail(ConnectionAbortedError("hung up"))
+
+    def _opened(self, _task: asyncio.Task[None]) -> None:
+        """Called even if the task was cancelled before it began."""
+        self._opening = None
 
     def _hear(self, connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
         # A box sends its reports on both connections; only answers are needed from this one.
