@@ -29,7 +29,15 @@ finally:
     shutil.rmtree(folder)
 """
 
-AS_THE_AGENT = {**os.environ, "RAY_enable_metrics_collection": "0"}
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_a_part_is_watched_though_another_process_vanishes_meanwhile(
@@ -73,13 +81,7 @@ def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
     """What it starts has a log from its first moment."""
     logs = "print(*sorted(p.name for p in folder.glob('ray/session_*/logs/*.*')), sep='\\n')\n"
     script = CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=AS_THE_AGENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(script, RAY_enable_metrics_collection="0")  # as the agent has it
     begun = {line.split(".")[0] for line in done.stdout.splitlines()}
     assert {"gcs_server", "raylet", "log_monitor"} <= begun, done.stderr
     assert not begun & {"monitor", "dashboard", "dashboard_agent"}
@@ -91,13 +93,7 @@ def test_ray_starts_as_it_wants_in_the_end() -> None:
     again = "import edge_agent.cluster\nedge_agent.cluster._STARTS = 1\n"
     logs = "print(*[p.stem for p in folder.glob('ray/session_*/logs/dashboard*.log')])\n"
     script = again + CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=AS_THE_AGENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(script, RAY_enable_metrics_collection="0")  # as the agent has it
     assert "dashboard_agent" in done.stdout.split(), done.stderr
 
 
@@ -105,9 +101,7 @@ def test_ray_starts_as_it_wants_in_the_end() -> None:
 def test_a_ray_that_can_not_be_started_is_told_in_a_line() -> None:
     """As on a machine so busy that Ray's processes are not up in time."""
     script = CLUSTER.replace('"ray", 1)', '"ray", 1, object_store_bytes=1)')
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = run(script)
     said = done.stderr.splitlines()[-1]
     assert said.startswith("edge_agent.errors.AgentError: Ray can't be started: Attempting to cap")
 
@@ -140,9 +134,7 @@ def test_a_signal_while_ray_starts_is_held_back_but_not_from_rays_processes() ->
     """What a handler raises in Ray's start may be lost, and the signal with it."""
     seen = "print(stop.is_set(), [p.name() for p in psutil.Process().children() if holds_back(p)])"
     script = SIGNALLED + CLUSTER.replace("    cluster.stop()", f"    {seen}\n    cluster.stop()")
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = run(script)
     assert done.stdout.splitlines() == ["[0, 1, 2, 3, 4]", "True []"], done.stderr
 
 
@@ -162,9 +154,7 @@ ray.init = give_up
 @pytest.mark.e2e
 def test_ray_is_started_again_if_it_gives_up_on_a_busy_machine() -> None:
     """Its node manager ends when it has waited 15 s for a helper."""
-    done = subprocess.run(
-        [sys.executable, "-c", GIVES_UP + CLUSTER], capture_output=True, text=True, check=False
-    )
+    done = run(GIVES_UP + CLUSTER)
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]", done.stderr
     assert "Ray did not start and is started again: " in done.stderr
 
