@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from policies.parts.apart import Apart
-from policies.parts.buying import Affords, price, purchases
+from policies.parts.buying import Affords, batch_price, price, purchases
 from policies.parts.outlook import Bid, Outlook
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake, decisions_of
 from scheduler.core.requests import Request
@@ -73,18 +73,19 @@ class Away:
     def _late_welcome(self) -> Iterator[Place]:
         """Requests that may be late, of a kind that only far targets serve."""
         outlook = self._outlook
+        if not outlook.overdue():
+            return
         for target in filter(self._is_far, outlook.view.open_targets()):
-            outlook.look(outlook.view)
             place = outlook.late_welcome(target)
             if place is None:
                 continue
             bids = outlook.bids(place.requests[0].kind)
             if any(self._is_near(bid.target) for bid in bids):
                 continue
-            curve = next(bid.curves[0] for bid in bids if bid.target is target)
-            size, energy_uj = len(place.requests), place.offer.energy(len(place.requests))
-            if self._affords(target.spec.cost(size, curve.predict(size, 0.5), energy_uj)):
+            bid = next(bid for bid in bids if bid.target is target)
+            if self._affords(batch_price(bid, 0, len(place.requests))):
                 yield place
+                outlook.look(outlook.view)
 
     def _can_wait(self, request: Request) -> bool:
         """Whether a far target could finish a request in time, perhaps later when it is free."""

@@ -17,10 +17,13 @@ is sent, so its cost may be counted as spent."""
 
 def price(bid: Bid) -> float:
     """What a single request costs there, with the cheapest variant."""
-    return min(
-        bid.target.spec.cost(1, curve.predict(1, 0.5), offer.energy(1))
-        for offer, curve in zip(bid.offers, bid.curves, strict=True)
-    )
+    return min(batch_price(bid, place, 1) for place in range(len(bid.offers)))
+
+
+def batch_price(bid: Bid, place: int, size: int) -> float:
+    """What a batch costs there, with the variant at that place of the bid."""
+    offer, curve = bid.offers[place], bid.curves[place]
+    return bid.target.spec.cost(size, curve.predict(size, 0.5), offer.energy(size))
 
 
 def purchases(
@@ -82,10 +85,8 @@ def _batch(
     outlook: Outlook, bid: Bid, alike: list[Request], reason: str, affords: Affords
 ) -> Place | None:
     start_ns = outlook.starts_ns[bid.target_id]
-    for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
+    for place, (offer, ladder) in enumerate(bid.ladders()):
         for batch in in_time(alike, ladder, start_ns):
-            size = len(batch)
-            cost = bid.target.spec.cost(size, curve.predict(size, 0.5), offer.energy(size))
-            if affords(cost):
+            if affords(batch_price(bid, place, len(batch))):
                 return Place(bid.target_id, offer, tuple(batch), reason)
     return None
