@@ -9,7 +9,6 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -64,7 +63,7 @@ class Cluster:
         self._folder = folder
         for starts_left in reversed(range(_STARTS)):
             try:
-                with nothing_needless() if starts_left else nullcontext():
+                with nothing_needless() if starts_left else contextlib.nullcontext():
                     self._start(cores, object_store_bytes)
                 break
             except Exception as error:

@@ -64,17 +64,20 @@ class LargeWay:
 
     def connection_for(self, model: str, size: int) -> Connection | None:
         """The connection for a request of this size; None means the first connection."""
-        return self._connection if self._is_large(size) or model in self._models else None
+        return self._connection if self._carries(model, size) else None
 
     def opening_for(self, model: str, size: int) -> asyncio.Task[None] | None:
         """What a request of this size has to wait for before it can be sent; None if nothing."""
-        if not self._is_large(size) and model not in self._models:
+        if not self._carries(model, size):
             return None
         is_idle = self._connection is None and self._opening is None
         if is_idle and self._loop.time() >= self._not_before_s:
             self._opening = self._loop.create_task(self._open())
             self._opening.add_done_callback(self._opened)
         return self._opening
+
+    def _carries(self, model: str, size: int) -> bool:
+        return self._is_large(size) or model in self._models
 
     def _is_large(self, size: int) -> bool:
         return size > LARGE_BYTES or size * self._meter.byte_ns > LARGE_NS

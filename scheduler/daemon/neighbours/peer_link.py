@@ -408,12 +408,11 @@ class PeerLink:
         outputs = body if body is not None else memoryview(b"")
         self._large.note(sent.dispatch.model, len(outputs))
         self._known.answered(sent.dispatch.model, len(outputs))
-        took_ns = self._clock_ns() - sent.at_ns
+        took_ns = sent.took_ns(self._clock_ns())
         notes = dict(header.get("notes", ()))
         if sent.shrinking is not None and sent.shrunk is not None:
             work_ns = sent.shrunk.took_ns + index(header.get("restore_ns", 0))
             sent.shrinking.learn(sent.dispatch.form, sent.size, sent.sent_size, work_ns)
-            took_ns -= sent.shrunk.took_ns
             notes.update(shrunk_note(sent.dispatch))
         # What the box says of itself may be anything.
         execute_ns, total_ns = (max(0, min(ns, took_ns)) for ns in (execute_ns, total_ns))
@@ -452,10 +451,11 @@ class PeerLink:
 
         Without this, a way that is too slow for some requests would cost each of them its deadline.
         """
-        took_ns = self._clock_ns() - sent.at_ns - (sent.shrunk.took_ns if sent.shrunk else 0)
         if sent.connection is not None:
+            now_ns = self._clock_ns()
+            took_ns = sent.took_ns(now_ns)
             way_ns = took_ns - max(0, min(had_ns, took_ns))
-            self._meter.carried(sent.sent_size, 0, way_ns, self._clock_ns() - took_ns)
+            self._meter.carried(sent.sent_size, 0, way_ns, now_ns - took_ns)
 
     def _keep_large(self, run_id: int, submission: Submission) -> None:
         """Handles a request too large for the box: none like it is sent there again."""

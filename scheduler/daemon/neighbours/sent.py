@@ -41,6 +41,10 @@ class Sent:
         """The model and the variant."""
         return self.dispatch.model, self.dispatch.variant
 
+    def took_ns(self, now_ns: int) -> int:
+        """How long the way there and back and the other box have taken, without the shrinking."""
+        return now_ns - self.at_ns - (self.shrunk.took_ns if self.shrunk is not None else 0)
+
     def is_over_early(self, code: str, now_ns: int) -> bool:
         """Whether the box gave it up long before its budget ended, and so would again."""
         if code not in ("cancelled", "expired") or self.cancelled:
