@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from policies.parts.foresight import Foresight
 from policies.parts.outlook import Outlook
 from policies.parts.pace import Pace
-from policies.parts.plan import plan
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
@@ -37,6 +37,7 @@ class Apart:
         self.is_all = True
         self.view = View({}, {})
         self._outlook = Outlook(quantile)
+        self._foresight = Foresight(self._outlook)
         self._preferred = preferred
         self._targets: dict[str, TargetState] = {}
         self._paces: dict[RequestClass, Pace] = {}
@@ -57,9 +58,12 @@ class Apart:
         return is_new
 
     def late(self) -> list[Request]:
-        """The requests that the preferred targets would not finish in time without new arrivals."""
+        """The requests that the preferred targets would not finish in time without new arrivals.
+
+        Don't modify the list.
+        """
         self._outlook.look(self.view)
-        return plan(self._outlook).unplaced
+        return self._foresight.unplaced()
 
     def share_ns(self, kind: RequestClass) -> float:
         """The time per request that the preferred targets together need in full batches."""
@@ -74,9 +78,9 @@ class Apart:
     def latest_ns(self, outlook: Outlook) -> int:
         """The last moment at which the other targets could still take the waiting requests."""
         ones_ns = [
-            queue.soonest_ns() - bid.one_ns()
+            queue.soonest_ns() - one_ns
             for queue in self.view.queues.values()
-            for bid in outlook.bids(queue.kind)
-            if bid.target_id not in self._targets
+            for target_id, one_ns in outlook.ones_ns(queue.kind)
+            if target_id not in self._targets
         ]
         return max(min(ones_ns, default=0), self.view.now_ns + PATIENCE_NS)

@@ -50,8 +50,9 @@ class Away:
             yield from decisions_of(self._inner, near.view)
             return
         yield from outlook.doomed()
-        yield from self._send(near.late())
-        yield from self._late_welcome()
+        if self._some_far_is_open(view):
+            yield from self._send(near.late())
+            yield from self._late_welcome()
         for decision in decisions_of(self._inner, near.view):
             if not isinstance(decision, Drop):
                 yield decision
@@ -62,7 +63,7 @@ class Away:
                 yield place
             elif not self._can_wait(decision.request):
                 yield decision
-        if view.queues and any(map(self._is_far, view.open_targets())):
+        if view.queues and self._some_far_is_open(view):
             yield Wake(near.latest_ns(outlook), "nearer targets will finish what is queued in time")
 
     def _send(self, late: list[Request]) -> Iterator[Place]:
@@ -96,6 +97,10 @@ class Away:
 
     def _far_bids(self, request: Request) -> list[Bid]:
         return [bid for bid in self._outlook.bids(request.kind) if self._is_far(bid.target)]
+
+    def _some_far_is_open(self, view: View) -> bool:
+        targets = view.targets.values()
+        return any(target.is_open(view.now_ns) and self._is_far(target) for target in targets)
 
     def _is_far(self, target: TargetState) -> bool:
         return not self._is_near(target)

@@ -225,13 +225,13 @@ class Outlook:
     def earliest_ns(self, kind: RequestClass) -> int | None:
         """The earliest that one request of a class would be done if it were served next."""
         soonest_ns = None
-        for target_id, one_ns in self._ones_ns(kind):
+        for target_id, one_ns in self.ones_ns(kind):
             done_ns = self.starts_ns[target_id] + one_ns
             if soonest_ns is None or done_ns < soonest_ns:
                 soonest_ns = done_ns
         return soonest_ns
 
-    def _ones_ns(self, kind: RequestClass) -> list[tuple[str, int]]:
+    def ones_ns(self, kind: RequestClass) -> list[tuple[str, int]]:
         """How long each target takes for a single request of a class."""
         ones = self._ones.get(kind)
         if ones is None:
@@ -250,7 +250,7 @@ class Outlook:
         found = []
         for queue in self.view.queues.values():
             soonest_ns = queue.soonest_ns()
-            ones = self._ones_ns(queue.kind)
+            ones = self.ones_ns(queue.kind)
             for target_id, one_ns in ones:
                 if starts[target_id] + one_ns <= soonest_ns:
                     break

@@ -52,11 +52,16 @@ class ClassQueue:
     There are sorted lists for each priority, of which there are few. Removal is exact rather than
     lazy: moving the tail of a list of 1,000 entries costs less than skipping dead entries at every
     look-up.
+
+    Attributes:
+        kind: The class.
+        removed: How many requests have left the queue.
     """
 
     def __init__(self, kind: RequestClass) -> None:
         """Starts empty."""
         self.kind = kind
+        self.removed = 0
         self._levels: list[_Level] = []  # by priority; none is empty
         self._by_age: OrderedDict[int, Request] = OrderedDict()
         self._is_in_order = True
@@ -98,6 +103,7 @@ class ClassQueue:
             KeyError: It is not in this queue.
         """
         del self._by_age[request.id]
+        self.removed += 1
         place = self._place(request.priority)
         level = self._levels[place]
         at = level.place(request)
