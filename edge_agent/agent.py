@@ -80,6 +80,7 @@ class Agent:
                 hand_on_controllers()
         self._lock = locked(config.state_dir, "agent")
         self._stopping = threading.Event()
+        self._deciding = threading.Lock()
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
         mark_life(self._run_dir)
@@ -182,7 +183,7 @@ class Agent:
         Raises:
             AgentError: The scheduler does not answer, or ends with the requests that it holds.
         """
-        self._stopping.set()  # processes that die from now on are not restarted
+        self._stop_for_good()
         seconds = self.config.drain_s
         end_s = time.monotonic() + seconds + _ANSWER_S
         if self._doors is not None:
@@ -206,7 +207,7 @@ class Agent:
 
     def stop(self) -> None:
         """End every process at once."""
-        self._stopping.set()
+        self._stop_for_good()
         ended = _started()
         if self._doors is not None:
             self._doors.stop()
@@ -217,14 +218,23 @@ class Agent:
 
     def _start_over(self, why: str) -> None:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
-        if not self._stopping.is_set():
-            print(f"{why}; starting over.", file=sys.stderr, flush=True)
-            # The next life ends the workers that are left, whatever they are trying.
-            forgive(self.config.state_dir / ATTEMPTS, _started())
-            start_over(self._born_s, self._run_dir, self.config.listen.all)
+        with self._deciding:
+            if not self._stopping.is_set():
+                print(f"{why}; starting over.", file=sys.stderr, flush=True)
+                # The next life ends the workers that are left, whatever they are trying.
+                forgive(self.config.state_dir / ATTEMPTS, _started())
+                start_over(self._born_s, self._run_dir, self.config.listen.all)
+
+    def _stop_for_good(self) -> None:
+        """From now on nothing is restarted; does not return if the agent is starting over.
+
+        It would remove the files in which the next life finds the signal that ends it.
+        """
+        with self._deciding:
+            self._stopping.set()
 
     def _clean_up(self, ended: Container[int]) -> None:
-        self._stopping.set()
+        self._stop_for_good()
         self._cluster.stop()
         forgive(self.config.state_dir / ATTEMPTS, ended)
         remove_stale(self.config.listen.all)

@@ -80,12 +80,18 @@ def test_a_start_that_fails_is_no_death_of_what_its_workers_were_trying(
     assert CrashGuard(attempts).verdict("model") is None
 
 
+def without_ray(config: Config) -> agent.Agent:
+    """An agent that has started nothing."""
+    made = agent.Agent.__new__(agent.Agent)
+    made.config, made._stopping, made._deciding = config, threading.Event(), threading.Lock()
+    made._run_dir, made._born_s = config.state_dir, 0.0
+    return made
+
+
 def test_a_worker_that_ends_because_ray_has_died_is_no_death_of_what_it_was_trying(
     monkeypatch: pytest.MonkeyPatch, config: Config
 ) -> None:
-    ended = agent.Agent.__new__(agent.Agent)
-    ended.config, ended._stopping = config, threading.Event()
-    ended._run_dir, ended._born_s = config.state_dir, 0.0
+    ended = without_ray(config)
     attempts = config.state_dir / ATTEMPTS
     monkeypatch.setattr(agent, "start_over", lambda *_: None)
     for _ in range(MAX_DEATHS):
@@ -93,6 +99,32 @@ def test_a_worker_that_ends_because_ray_has_died_is_no_death_of_what_it_was_tryi
             ended._start_over("Ray's gcs_server has died")
             worker.kill()
     assert CrashGuard(attempts).verdict("model") is None
+
+
+def test_a_signal_while_it_starts_over_is_left_to_the_next_life(
+    monkeypatch: pytest.MonkeyPatch, config: Config
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    ended = without_ray(config)
+
+    def execute(*_: Any) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    monkeypatch.setattr(agent, "start_over", execute)
+    over = threading.Thread(target=ended._start_over, args=("Ray's raylet has died",))
+    over.start()
+    begun.wait(10)
+    drain = threading.Thread(target=ended._stop_for_good)
+    drain.start()
+    drain.join(0.2)
+    assert drain.is_alive()
+    assert not ended._stopping.is_set()
+    go_on.set()
+    over.join(10)
+    drain.join(10)
+    monkeypatch.setattr(agent, "start_over", lambda *_: pytest.fail("it has begun to stop"))
+    ended._start_over("Ray's raylet has died")
 
 
 class Actor:
