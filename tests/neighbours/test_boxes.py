@@ -18,6 +18,7 @@ from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.ways import meter
 from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.ways.samples import ROUND_TRIPS
 from scheduler.errors import DeadlineExpired
 from scheduler.tenants import OWNER, Access, hash_of
 from tests.neighbours.boxes import MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
@@ -309,7 +310,7 @@ async def test_a_way_that_was_slow_once_is_measured_again(monkeypatch: pytest.Mo
     monkeypatch.setattr(meter, "BULK_BYTES", 16)  # made-up requests are small
     async with site(Box("a", models={}), Box("b")) as (a, b):
         await asyncio.sleep(1)
-        for _ in range(meter.ROUND_TRIPS):
+        for _ in range(ROUND_TRIPS):
             link_to_b(a)._meter.carried(100_000, 0, 10**13)
         await asyncio.sleep(1)
         a.ask(300)
@@ -328,7 +329,7 @@ async def test_measuring_a_slow_way_again_sends_no_more_than_it_carries_in_a_mom
     async with site(Box("a", models={}), Box("b", body_bytes=10_000_000)) as (a, b):
         await asyncio.sleep(3)
         link = link_to_b(a)
-        for _ in range(meter.ROUND_TRIPS):
+        for _ in range(ROUND_TRIPS):
             link._meter.carried(100_000, 0, 10**9)  # 10 us for each byte
         before = link._meter.sent_bytes
         body = memoryview(bytes(5_000_000))

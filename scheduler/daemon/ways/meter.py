@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from scheduler.daemon.figures import milliseconds
-
-ROUND_TRIPS = 32
-"""Number of round trips remembered: half a minute of probes, or the latest traffic."""
+from scheduler.daemon.ways.busy_period import BusyPeriod
+from scheduler.daemon.ways.samples import AT_LEAST, ROUND_TRIPS, Extreme, Recent, Window
 
 NOW_NS = 1_000_000_000
 """The current round trip is taken from the last second. Were it taken from a fixed number of
@@ -21,17 +19,6 @@ a minute; and a way that counts as too slow is sent nothing that could correct t
 BULK_NS = 10_000_000_000
 """Bandwidth is taken from the large messages of this window. Without it, after a slow spell with no
 traffic since, the first new sample would long be outweighed by old ones."""
-
-BUSY_NS = 1_000_000_000
-"""Messages sent while the way is continuously busy are measured together, but over no more than
-this time: the bandwidth may change."""
-
-_AT_LEAST = 3
-"""Both windows keep at least this many samples, however old."""
-
-_EXTREMES_NS = 3_000_000_000
-"""The longest and the shortest round trip are forgotten after one to two such windows. With longer
-windows, a single stall would keep an outage from being noticed for long."""
 
 BULK_BYTES = 65_536
 """A message of at least this size measures the bandwidth, and so does ..."""
@@ -65,84 +52,6 @@ _MATERIAL_NS = 1_000_000
 _TYPICAL_BYTES = 100_000
 
 
-class Recent:
-    """The latest samples, ordered both by age and by size."""
-
-    __slots__ = ("_aged", "_sorted")
-
-    def __init__(self) -> None:
-        """Has no samples."""
-        self._aged: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def __len__(self) -> int:
-        """The number of samples."""
-        return len(self._aged)
-
-    def add(self, sample: float) -> None:
-        """Adds a sample; the oldest makes room once there are `ROUND_TRIPS`."""
-        if len(self._aged) == ROUND_TRIPS:
-            self._sorted.remove(self._aged.popleft())
-        self._aged.append(sample)
-        insort(self._sorted, sample)
-
-    def quantile(self, share: float) -> float:
-        """The sample below which a share of them lies; 0 before the first."""
-        return _quantile(self._sorted, share)
-
-
-class _Window:
-    """The samples of a sliding window, and at least the last `_AT_LEAST`."""
-
-    __slots__ = ("_aged", "_length_ns")
-
-    def __init__(self, length_ns: int) -> None:
-        self._length_ns = length_ns
-        self._aged: deque[tuple[int, float]] = deque(maxlen=ROUND_TRIPS)
-
-    def __len__(self) -> int:
-        return len(self._aged)
-
-    def is_fresh(self, now_ns: int) -> bool:
-        return bool(self._aged) and self._aged[-1][0] >= now_ns - self._length_ns
-
-    def add(self, sample: float, now_ns: int) -> None:
-        aged = self._aged
-        aged.append((now_ns, sample))
-        while len(aged) > _AT_LEAST and aged[0][0] < now_ns - self._length_ns:
-            aged.popleft()
-
-    def quantile(self, share: float) -> float:
-        return _quantile(sorted([sample for _, sample in self._aged]), share)
-
-
-class _Extreme:
-    """The largest or the smallest sample of the last three to six seconds."""
-
-    __slots__ = ("_choose", "_samples_ns", "_since_ns")
-
-    def __init__(self, choose: Callable[..., int]) -> None:
-        self._choose = choose
-        self._samples_ns: deque[int] = deque(maxlen=2)
-        self._since_ns = 0
-
-    def add(self, sample_ns: int, now_ns: int) -> None:
-        samples_ns = self._samples_ns
-        if not samples_ns or now_ns - self._since_ns > _EXTREMES_NS:
-            samples_ns.append(sample_ns)
-            self._since_ns = now_ns
-        samples_ns[-1] = self._choose(samples_ns[-1], sample_ns)
-
-    @property
-    def value_ns(self) -> int:
-        """The sample; 0 before the first."""
-        return self._choose(self._samples_ns) if self._samples_ns else 0
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
 class WayMeter:
     """Measures one way.
 
@@ -169,15 +78,12 @@ class WayMeter:
         self.received_bytes = 0
         self._clock_ns = clock_ns
         self._round_trips, self._ways = Recent(), Recent()
-        self._now = _Window(NOW_NS)
-        self._slowest, self._quickest = _Extreme(max), _Extreme(min)
+        self._now = Window(NOW_NS)
+        self._slowest, self._quickest = Extreme(max), Extreme(min)
         self._round_trip_ns = 0
-        self._bulk = _Window(BULK_NS)
-        self._middling = _Window(BULK_NS)
-        self._busy_since_ns = self._left_ns = 0
-        self._busy_is_cut = False
-        self._busy_sent = self._busy_received = self._busy_alone = 0
-        self._answered_before = False
+        self._bulk = Window(BULK_NS)
+        self._middling = Window(BULK_NS)
+        self._busy = BusyPeriod()
         self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
@@ -230,49 +136,18 @@ class WayMeter:
         return False
 
     def _carried_much(
-        self, window: _Window, sent: int, received: int, bytes_ns: int, sent_ns: int | None
+        self, window: Window, sent: int, received: int, bytes_ns: int, sent_ns: int | None
     ) -> None:
-        """Records how long the bytes of a message took.
-
-        Messages in flight together share the way, one after the other or at once, so the bandwidth
-        is the number of bytes that got through since the way was last idle. Messages travel while
-        answers to earlier ones do, so only the direction with more bytes counts, and what of one
-        message had no company in the other direction: at first nothing has been answered, and in
-        the end only an answer is under way. By itself a message does not seem faster than it was,
-        and slower only if it waited for others, so the lower of both figures counts: the way may be
-        busy all the time, and yet idle in each direction now and then.
-        """
+        """Records how long the bytes of a message took."""
         now_ns = self._clock_ns()
         if sent_ns is None:
             sent_ns = now_ns - bytes_ns
-            self._left_ns = min(self._left_ns, sent_ns)
-        left_ns = sent_ns + bytes_ns
-        if sent_ns >= self._left_ns:
-            self._busy_since_ns, self._busy_sent, self._busy_received = sent_ns, 0, 0
-            self._busy_alone = min(sent, received)
-            self._busy_is_cut = False
-        else:
-            if self._left_ns - self._busy_since_ns > BUSY_NS:
-                self._busy_is_cut, self._answered_before = True, self._busy_received > 0
-                self._busy_since_ns, self._busy_sent, self._busy_received = self._left_ns, 0, 0
-                self._busy_alone = 0
-            if left_ns <= self._busy_since_ns:
-                return  # it got through before the current busy period
-            if sent_ns < self._busy_since_ns and not self._busy_is_cut:
-                self._busy_since_ns = sent_ns  # others have overtaken it on another connection
-            told_late = self._answered_before or self._busy_received > 0
-            if sent_ns < self._busy_since_ns and not received and told_late:
-                return  # maybe it did too, but that was told behind answers to others
-            if not self._busy_sent and not self._busy_received:
-                self._busy_sent = -min(sent, received)  # it went before this period
-        self._left_ns = max(self._left_ns, left_ns)
-        self._busy_sent += sent
-        self._busy_received += received
-        busy_ns = self._left_ns - self._busy_since_ns
-        alone = min(self._busy_alone, received)
-        busy_bytes = max(self._busy_sent, self._busy_received) + alone
-        window.add(min(busy_ns / busy_bytes, bytes_ns / (sent + received)), now_ns)
-        stands_in = len(window) >= _AT_LEAST and not self._bulk.is_fresh(now_ns)
+            self._busy.ended_by(sent_ns)
+        byte_ns = self._busy.carried(sent, received, sent_ns, sent_ns + bytes_ns)
+        if byte_ns is None:
+            return
+        window.add(byte_ns, now_ns)
+        stands_in = len(window) >= AT_LEAST and not self._bulk.is_fresh(now_ns)
         if window is self._bulk or stands_in:
             self._byte_ns = window.quantile(_LOWER)
 

@@ -15,7 +15,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.forms import Form
 from scheduler.core.signature import DTYPES, Signature
 from scheduler.daemon.submission import Submission
-from scheduler.daemon.ways.meter import Recent
+from scheduler.daemon.ways.samples import Recent
 from scheduler.encodings import jpeg
 from scheduler.encodings.codec import Array, accepted, encoded
 from scheduler.encodings.text import FLOAT16, JPEG, text_of

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.daemon.ways.meter import BULK_NS, ROUND_TRIPS, WayMeter
+from scheduler.daemon.ways.meter import BULK_NS, WayMeter
+from scheduler.daemon.ways.samples import ROUND_TRIPS
 from tests.clock import Clock
 
 MS = 1_000_000
