@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from scheduler.core.offers import Offer
 from workers.batches import Item
 from workers.changes import Changes, still_served
-from workers.choice import Choice, RuntimeProblem
+from workers.choice import RuntimeProblem
 from workers.compiled_cache import CompiledCache
 from workers.crash_guard import ATTEMPTS, CrashGuard
 from workers.device_options import expose_gpu
@@ -25,16 +24,16 @@ from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
 from workers.measuring_again import MeasuringAgain
 from workers.model import Model, Problem, Variant
-from workers.model_files import weight_bytes
 from workers.preparing import Preparation, Prepared, Progress, ignore_progress
 from workers.profile_store import Profile, ProfileStore
 from workers.profiling import Effort
 from workers.repository import load_repository
-from workers.residency import Key, Residency, Resident
+from workers.residency import Key
 from workers.resources import limit_process, pin_thread
 from workers.runtimes.base import DeviceSpec, RunError, Session
 from workers.runtimes.emulated import check_models
-from workers.sampling import item_shapes, sample_items
+from workers.sampling import sample_items
+from workers.served_variants import ServedVariants
 from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
@@ -127,20 +126,14 @@ class DeviceHost:
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
-        # Held while a served session is run or replaced.
-        self._lock = threading.RLock()
-        self._choices: dict[Key, Choice] = {}
-        self._offers: dict[Key, Offer] = {}
-        self._residency = Residency(spec.limits.model_bytes, self._say_moved)
+        self._served = served = ServedVariants(
+            spec.limits.model_bytes, self._reload, lambda offer: self.tell_offer(offer)
+        )
         self._again = MeasuringAgain(
-            self._samples, self._residency, self._lock, self._running, effort
+            self._samples, served.residency, served.lock, self._running, effort
         )
         self._spare = SpareMemory(
-            self._residency,
-            self._samples,
-            self._lock,
-            self._running,
-            lambda: self._again.idle_s,
+            served.residency, self._samples, served.lock, self._running, lambda: self._again.idle_s
         )
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
@@ -160,10 +153,10 @@ class DeviceHost:
             for variant in model.variants:
                 choice = work.choose(model, variant)
                 if choice is not None:
-                    yield self._serve(model, variant, choice)
+                    yield self._served.serve(model, variant, choice)
         for model, variant, better in work.challenges():
             if better is not None:
-                yield self._serve(model, variant, better)
+                yield self._served.serve(model, variant, better)
         self._cache.remove_unused(self.spec.id.replace(":", "-"))
 
     def prepare_changes(self, progress: Progress = ignore_progress) -> Iterator[Prepared]:
@@ -187,7 +180,7 @@ class DeviceHost:
                 work.choose(model, variant)
             ready = work.found(model)
             is_due = self._is_whole(ready) and not work.awaits(model)
-            if is_due or not self._is_served(model.name):
+            if is_due or not self._served.of(model.name):
                 yield ready
         for model, tried in groupby(work.challenges(), key=itemgetter(0)):
             for _, _, better in tried:
@@ -208,19 +201,18 @@ class DeviceHost:
         Returns:
             The offers that are new, and the variants that are not served any more.
         """
-        name = ready.model.name
-        with self._lock:
+        name, served = ready.model.name, self._served
+        with served.lock:
             models = {**self.repository.models, name: ready.model}
             self.repository = replace(self.repository, models=models)
-            gone = [key for key in self._choices if key[0] == name and key[1] not in ready.choices]
+            gone = [key for key in served.of(name) if key[1] not in ready.choices]
             for key in gone:  # first, so that no other model has to make room
-                self._residency.remove(key)
-                del self._choices[key], self._offers[key]
+                served.remove(key)
             offers = [
-                self._serve(ready.model, variant, ready.choices[variant.name])
+                served.serve(ready.model, variant, choice)
                 for variant in ready.model.variants
-                if variant.name in ready.choices
-                and self._choices.get((name, variant.name)) is not ready.choices[variant.name]
+                if (choice := ready.choices.get(variant.name)) is not None
+                and served.choice((name, variant.name)) is not choice
             ]
         return offers, gone
 
@@ -231,13 +223,10 @@ class DeviceHost:
     def _is_current(self, model: Model) -> bool:
         return self.repository.models.get(model.name) is model
 
-    def _is_served(self, model: str) -> bool:
-        return any(served == model for served, _ in self._choices)
-
     def _contradicts(self, model: Model) -> bool:
         """Whether a model has other inputs or outputs than what is served by its name; tells so."""
         known = self.repository.models.get(model.name, model)
-        if known.signature == model.signature or not self._is_served(model.name):
+        if known.signature == model.signature or not self._served.of(model.name):
             return False
         self._tell(still_served(model.name, _OTHER_TENSORS))
         return True
@@ -256,7 +245,7 @@ class DeviceHost:
         """The stored profiles of each runtime with each variant, in the device's current state."""
         for model in self.repository.models.values():
             for variant in model.variants:
-                choice = self._choices.get((model.name, variant.name))
+                choice = self._served.choice((model.name, variant.name))
                 for runtime, profile in self._trials.stored(model, variant).items():
                     chosen = choice is not None and choice.runtime == runtime
                     yield Measured(model.name, variant.name, runtime, profile, chosen)
@@ -274,8 +263,8 @@ class DeviceHost:
             The new offer; None if it is no faster, or the variant is not in memory.
         """
         key = model, variant
-        choice = self._choices.get(key)
-        if choice is None or not self._residency.is_loaded(key):
+        choice = self._served.choice(key)
+        if choice is None or not self._served.residency.is_loaded(key):
             return None
         self._pin_thread()
         known = choice.profile.latency_ns
@@ -291,10 +280,7 @@ class DeviceHost:
         if is_idle:
             served = self.repository.models[model]
             self._trials.keep(served, next(v for v in served.variants if v.name == variant), better)
-        with self._lock:
-            self._choices[key] = better
-            self._offers[key] = replace(self._offers[key], latency_ns=latency_ns)
-            return self._offer(key)
+        return self._served.improve(key, better)
 
     def has_changed(self) -> bool:
         """Read the device's state, and return whether it changed so that `prepare` is due."""
@@ -327,12 +313,12 @@ class DeviceHost:
             KeyError: The variant was not offered.
         """
         self._pin_thread()
-        with self._lock:
+        with self._served.lock:
             key = model, variant
             try:
-                runner = self._residency.runner(key)
+                runner = self._served.residency.runner(key)
             except KeyError:
-                offered = ", ".join(map("/".join, self._residency.keys)) or "nothing yet"
+                offered = ", ".join(map("/".join, self._served.keys)) or "nothing yet"
                 message = f"{self.spec.id} does not serve {model}/{variant}; it serves {offered}"
                 raise KeyError(message) from None
             except RunError as error:
@@ -347,7 +333,7 @@ class DeviceHost:
         return sample_items(self.repository.models[key[0]], count)
 
     def _running(self, key: Key, count: int) -> AbstractContextManager[None]:
-        return self._stuck.running(key, count, self._offers[key].latency_ns)
+        return self._stuck.running(key, count, self._served.latency_ns(key))
 
     def stuck(self) -> str | None:
         """Describe a batch that has run for too long to end, or None; loading has no limit."""
@@ -364,12 +350,12 @@ class DeviceHost:
     def _exercise(self, seconds: float) -> dict[Key, list[int]]:
         """Run single items of every variant in memory, in turn, until the time is up."""
         times: dict[Key, list[int]] = {}
-        samples = {key: self._samples(key, 1) for key in list(self._offers)}
+        samples = {key: self._samples(key, 1) for key in self._served.keys}
         end_ns = time.monotonic_ns() + int(seconds * 1e9)
         while samples and time.monotonic_ns() < end_ns:
             for key, items in samples.items():
-                with self._lock:  # or it could be replaced between the two
-                    if not self._residency.is_loaded(key):
+                with self._served.lock:  # or it could be replaced between the two
+                    if not self._served.residency.is_loaded(key):
                         continue
                     began_ns = time.perf_counter_ns()
                     self.run(*key, items)
@@ -387,34 +373,7 @@ class DeviceHost:
 
     def close(self) -> None:
         """Free every session. Nothing runs afterwards."""
-        with self._lock:
-            self._residency.close()
-
-    def _serve(self, model: Model, variant: Variant, choice: Choice) -> Offer:
-        key = (model.name, variant.name)
-        resident = Resident(
-            load=partial(self._reload, model, variant, choice.runtime),
-            batched=model.signature.batched,
-            size_bytes=weight_bytes(variant.path),
-            pinned=model.residency == "pinned",
-            session=choice.session,
-        )
-        with self._lock:
-            self._choices[key] = choice
-            self._offers[key] = Offer(
-                model=model.name,
-                variant=variant.name,
-                runtime=choice.runtime,
-                latency_ns=choice.profile.latency_ns,
-                rank=variant.rank,
-                accuracy=variant.accuracy,
-                energy_uj=choice.profile.energy_uj,
-                item_shapes=item_shapes(model),
-            )
-            self._residency.admit(key, resident)
-            if model.residency == "lazy":
-                self._residency.evict(key)
-            return self._offer(key)
+        self._served.close()
 
     def _reload(self, model: Model, variant: Variant, runtime: str) -> Session:
         session = self._trials.reload(model, variant, runtime)
@@ -424,21 +383,6 @@ class DeviceHost:
             why = said[-1] if said else "try again"  # `prepare` has just started over
             raise RunError(f"{model.name}/{variant.name} could not be loaded again: {why}")
         return session
-
-    def _offer(self, key: Key) -> Offer:
-        """A variant's offer; while it is out of memory, each latency includes its loading time."""
-        offer = self._offers[key]
-        if self._residency.is_loaded(key):
-            return offer
-        load_ns = self._choices[key].profile.load_ns
-        slower = {
-            batch: tuple(sample + load_ns for sample in samples)
-            for batch, samples in offer.latency_ns.items()
-        }
-        return replace(offer, latency_ns=slower)
-
-    def _say_moved(self, key: Key, loaded: bool) -> None:
-        self.tell_offer(self._offer(key))
 
     def _pin_thread(self) -> None:
         if not hasattr(self._thread, "pinned"):

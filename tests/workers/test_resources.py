@@ -102,7 +102,7 @@ def test_there_is_room_for_a_model_before_it_is_loaded(start, add, monkeypatch):
     loaded: list[bool] = []
 
     def look_and_reload(*arguments):
-        loaded.append(host._residency.is_loaded(("b", "a")))
+        loaded.append(host._served.residency.is_loaded(("b", "a")))
         return reload(*arguments)
 
     monkeypatch.setattr(RuntimeTrials, "reload", look_and_reload)

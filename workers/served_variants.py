@@ -1,0 +1,118 @@
+"""The variants that a device serves: the runtime, the offer and the session of each."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from scheduler.core.offers import Offer
+from workers.choice import Choice
+from workers.model import Model, Variant
+from workers.model_files import weight_bytes
+from workers.profiling import Ladder
+from workers.residency import Key, Residency, Resident
+from workers.runtimes.base import Session
+from workers.sampling import item_shapes
+
+
+class ServedVariants:
+    """What a device serves, in memory or not.
+
+    Args:
+        budget_bytes: The memory for all sessions; None for no limit.
+        load: Loads a variant with the named runtime again; raises `RunError` when that fails.
+        tell: Called with a variant's offer when it leaves memory or returns to it.
+
+    Attributes:
+        lock: Held while a session is run or replaced.
+        residency: The variants in memory, and their runners.
+    """
+
+    def __init__(
+        self,
+        budget_bytes: int | None,
+        load: Callable[[Model, Variant, str], Session],
+        tell: Callable[[Offer], None],
+    ) -> None:
+        """Serve nothing yet."""
+        self.lock = threading.RLock()
+        self.residency = Residency(budget_bytes, lambda key, _loaded: tell(self.offer(key)))
+        self._load = load
+        self._choices: dict[Key, Choice] = {}
+        self._offers: dict[Key, Offer] = {}
+
+    @property
+    def keys(self) -> list[Key]:
+        """All variants that are served."""
+        return list(self._offers)
+
+    def of(self, model: str) -> list[Key]:
+        """The variants of a model that are served."""
+        return [key for key in self._offers if key[0] == model]
+
+    def choice(self, key: Key) -> Choice | None:
+        """The runtime that serves a variant, with its profile; None if it is not served."""
+        return self._choices.get(key)
+
+    def latency_ns(self, key: Key) -> Ladder:
+        """The latencies of a variant that is in memory."""
+        return self._offers[key].latency_ns
+
+    def offer(self, key: Key) -> Offer:
+        """A variant's offer; while it is out of memory, each latency includes its loading time."""
+        offer = self._offers[key]
+        if self.residency.is_loaded(key):
+            return offer
+        load_ns = self._choices[key].profile.load_ns
+        slower = {
+            batch: tuple(sample + load_ns for sample in samples)
+            for batch, samples in offer.latency_ns.items()
+        }
+        return replace(offer, latency_ns=slower)
+
+    def serve(self, model: Model, variant: Variant, choice: Choice) -> Offer:
+        """Serve a variant as chosen, in place of what is served by its name; return its offer."""
+        key = (model.name, variant.name)
+        resident = Resident(
+            load=partial(self._load, model, variant, choice.runtime),
+            batched=model.signature.batched,
+            size_bytes=weight_bytes(variant.path),
+            pinned=model.residency == "pinned",
+            session=choice.session,
+        )
+        with self.lock:
+            self._choices[key] = choice
+            self._offers[key] = Offer(
+                model=model.name,
+                variant=variant.name,
+                runtime=choice.runtime,
+                latency_ns=choice.profile.latency_ns,
+                rank=variant.rank,
+                accuracy=variant.accuracy,
+                energy_uj=choice.profile.energy_uj,
+                item_shapes=item_shapes(model),
+            )
+            self.residency.admit(key, resident)
+            if model.residency == "lazy":
+                self.residency.evict(key)
+            return self.offer(key)
+
+    def improve(self, key: Key, better: Choice) -> Offer:
+        """Replace the profile of a served variant; return its offer."""
+        with self.lock:
+            self._choices[key] = better
+            self._offers[key] = replace(self._offers[key], latency_ns=better.profile.latency_ns)
+            return self.offer(key)
+
+    def remove(self, key: Key) -> None:
+        """Serve a variant no longer."""
+        with self.lock:
+            self.residency.remove(key)
+            del self._choices[key], self._offers[key]
+
+    def close(self) -> None:
+        """Close all sessions. Nothing runs afterwards."""
+        with self.lock:
+            self.residency.close()
