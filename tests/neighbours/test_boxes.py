@@ -363,6 +363,23 @@ async def test_no_request_is_staked_on_a_way_that_is_too_slow_for_it(budget_ms: 
 
 
 @virtually
+async def test_few_requests_are_staked_on_a_way_that_has_become_slower():
+    """What took 100 ms there and as long back takes 1,000."""
+    near, far = wide_boxes()
+    near.cable.mbps = far.cable.mbps = 100
+    async with site(near, far) as (a, b):
+        await asyncio.sleep(3)
+        for second in range(40):
+            if second == 20:
+                a.cable.mbps = b.cable.mbps = 10
+            a.ask(700, model="wide")
+            await asyncio.sleep(1)
+        assert a.endings["completed"] == 20
+        assert a.endings["expired"] < 8
+        assert a.endings["infeasible"] > 12
+
+
+@virtually
 async def test_what_may_be_late_is_sent_where_it_will_be():
     """It starts there within its budget, and is back 185 ms later."""
     async with site(*wide_boxes()) as (a, _):

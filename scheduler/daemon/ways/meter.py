@@ -43,6 +43,11 @@ _LOWER = 0.25
 """The quantile of the time per byte that is used, and of the round trips that are part of such
 samples: slower ones had to wait for something else."""
 
+_SLOWED = 1.5
+"""Once the last few samples all exceed that quantile by this factor, the way has become slower, and
+what was measured before is forgotten. Otherwise it would count for half of `BULK_NS` or more, and
+what is sent meanwhile would be late."""
+
 _MATERIAL = 0.2
 """The way counts as changed if a message of 100 KB takes longer or shorter by this share ..."""
 
@@ -147,6 +152,7 @@ class WayMeter:
         if byte_ns is None:
             return
         window.add(byte_ns, now_ns)
+        window.forget_lower(_SLOWED * window.quantile(_LOWER))
         stands_in = len(window) >= AT_LEAST and not self._bulk.is_fresh(now_ns)
         if window is self._bulk or stands_in:
             self._byte_ns = window.quantile(_LOWER)

@@ -72,6 +72,13 @@ class Window:
         while len(aged) > AT_LEAST and aged[0][0] < now_ns - self._length_ns:
             aged.popleft()
 
+    def forget_lower(self, level: float) -> None:
+        """Forgets all but the last `AT_LEAST` samples if those are all above a level."""
+        last = list(self._aged)[-AT_LEAST:]
+        if len(last) == AT_LEAST and min([sample for _, sample in last]) > level:
+            self._aged.clear()
+            self._aged.extend(last)
+
     def quantile(self, share: float) -> float:
         """The sample below which a share of them lies; 0 before the first."""
         return _quantile(sorted([sample for _, sample in self._aged]), share)

@@ -306,6 +306,19 @@ def test_a_way_that_was_slow_once_is_as_fast_as_the_first_message_after_it_has_b
     assert meter.byte_ns == 800.0
 
 
+def test_a_way_that_has_become_slower_is_believed_after_three_messages():
+    """And one that is faster again after two."""
+    clock = Clock()
+    meter = WayMeter(clock_ns=clock)
+    meter.round_trip(10 * MS)
+    known = []
+    for took_ms in (80, 80, 80, 80, 320, 80, 320, 320, 80, 320, 320, 320, 80, 80):
+        clock.now_ns += 500 * MS
+        meter.carried(100_000, 0, (took_ms + 10) * MS)
+        known.append(round(meter.byte_ns * 100_000 / MS))
+    assert known == [80] * 11 + [320, 320, 80]
+
+
 def test_live_traffic_of_small_messages_needs_no_probes():
     meter = WayMeter()
     meter.carried(600, 400, 7 * MS)
