@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def with_door(
     access: Access | None = None,
     no_orders: str = "",
     memory: SharedMemory | None = None,
+    request_s: float = PATIENCE_S,
 ) -> Any:
     """What some work with a door gives, on a loop of its own."""
 
@@ -83,7 +85,8 @@ def with_door(
             no_orders=no_orders,
         )
         try:
-            return await work(EmbeddedDoor(service, LIMITS, access or Access()))
+            limits = replace(LIMITS, request_s=request_s)
+            return await work(EmbeddedDoor(service, limits, access or Access()))
         finally:
             service.box.close()
 
@@ -214,7 +217,7 @@ def test_a_body_that_never_ends_is_refused(box: OneModel) -> None:
     async def work(door: EmbeddedDoor) -> Response:
         return await door.answer("POST", INFER, (), never_ends(), is_local=True)
 
-    response = with_door(box, work)
+    response = with_door(box, work, request_s=LIMITS.request_s)
     assert (response.status, said(response)["code"]) == (408, "too_slow")
 
 
@@ -227,7 +230,7 @@ def test_a_body_of_unknown_size_has_the_time_that_its_size_allows(box: OneModel)
     async def work(door: EmbeddedDoor) -> Response:
         return await door.answer("POST", INFER, (), slow(), is_local=True)
 
-    assert with_door(box, work).status == 400  # zeros are no JSON
+    assert with_door(box, work, request_s=LIMITS.request_s).status == 400  # zeros are no JSON
 
 
 def test_who_shows_no_token_stays_outside(box: OneModel) -> None:
