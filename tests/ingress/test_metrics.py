@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from scheduler.core.outcomes import Outcome
@@ -16,7 +21,8 @@ from scheduler.ingress.statistics import Statistics
 from scheduler.tenants import OWNER
 
 MS = 1_000_000
-DEVICE = {
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DEVICE: dict[str, Any] = {
     "id": "cpu:0",
     "up": True,
     "runs": 2,
@@ -52,6 +58,27 @@ STATUS: dict[str, Any] = {
     "outcomes": {outcome.value: 0 for outcome in Outcome} | {"completed": 7},
     "targets": [DEVICE],
 }
+CACHE = {
+    **Counts(hits=Hits(memory=5), misses=2).describe(),
+    "stale": 1, "evicted": 0, "entries": 4, "bytes": 4096,
+}  # fmt: skip
+PEER = {
+    **DEVICE, "id": "b", "forwarded": 9, "refused": 2,
+    "energy": {"joules": 1.5, "cost": 0.0},
+    "shrunk": [{"model": "m", "form": "x as float16", "batches": 3}],
+}  # fmt: skip
+WHOLE = {
+    **STATUS,
+    "targets": [{**DEVICE, "telemetry": {**DEVICE["telemetry"], "power_w": 9.5}}, CLOUD, PEER],
+    "cache": CACHE,
+    "durable": {"waiting": 6, "running": 1},
+    "neighbours": {
+        "box": "a",
+        "alone": True,
+        "members": [{"name": "b", "address": "b:1", "state": "gone", "heard_s": None}],
+    },
+}
+"""The status of a box that has everything."""
 
 
 def told(
@@ -107,24 +134,7 @@ def test_what_a_box_does_not_have_is_left_out():
 
 
 def test_clouds_caches_tasks_and_neighbours_are_told_where_they_are():
-    cache = {
-        **Counts(hits=Hits(memory=5), misses=2).describe(),
-        "stale": 1, "evicted": 0, "entries": 4, "bytes": 4096,
-    }  # fmt: skip
-    peer = {
-        **DEVICE, "id": "b", "forwarded": 9, "refused": 2,
-        "energy": {"joules": 1.5, "cost": 0.0},
-        "shrunk": [{"model": "m", "form": "x as float16", "batches": 3}],
-    }  # fmt: skip
-    members = [{"name": "b", "address": "b:1", "state": "gone", "heard_s": None}]
-    whole = {
-        **STATUS,
-        "targets": [DEVICE, CLOUD, peer],
-        "cache": cache,
-        "durable": {"waiting": 6, "running": 1},
-        "neighbours": {"box": "a", "alone": True, "members": members},
-    }
-    found = told(whole)
+    found = told(WHOLE)
     assert found["laxity_target_up", "cloud:eu"] == 0
     assert found["laxity_cloud_breaker", "cloud:eu", "half-open"] == 1
     assert found["laxity_cloud_breaker", "closed", "cloud:eu"] == 0
@@ -175,3 +185,31 @@ def test_the_histogram_is_none_of_tritons_words(statistics):
     (shown,) = statistics_of(statistics.describe(), OWNER)
     assert "durations" not in shown
     assert shown["inference_count"] == 4
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """What the dashboard and the alerts ask Prometheus for, and how it is then shown."""
+    for panel in json.loads((DEPLOY / "grafana.json").read_text())["panels"]:
+        yield from ((each["expr"], each["legendFormat"]) for each in panel["targets"])
+    for group in yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]:
+        yield from ((rule["expr"], str(rule["annotations"])) for rule in group["rules"])
+
+
+def test_the_dashboard_and_the_alerts_ask_for_what_is_told(statistics):
+    labels: dict[str, set[str]] = {"up": set()}
+    text = metrics(WHOLE, statistics.describe()).decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels.setdefault(sample.name, set()).update(sample.labels)
+    asked = list(queries())
+    assert len(asked) > 20
+    for expression, shown in asked:
+        known = {"instance", "job"}
+        for name, _, narrowed in re.findall(r"\b(laxity_\w+|up\b)({([^}]*)})?", expression):
+            known |= labels[name]
+            assert set(re.findall(r"(\w+) *(?:=~|!=|=)", narrowed)) <= known, expression
+        groups = re.findall(r"\bby \(([^)]*)\)", expression)
+        for group in groups:
+            assert set(re.split(", *", group)) <= known, expression
+        kept = set(re.split(", *", groups[0])) if groups else known
+        assert set(re.findall(r"{{(?: *\$labels\.)?(\w+) *}}", shown)) <= kept, expression
