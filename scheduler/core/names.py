@@ -40,6 +40,12 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {found!r}?)" if found is not None else ""
 
 
+def or_which(word: str, known: Iterable[str]) -> str:
+    """The name that was probably meant, or all there are, in brackets, to append to the word."""
+    names = sorted(known)
+    return f" ({did_you_mean(word, names, 'there are: ' + ', '.join(names))})" if names else ""
+
+
 def did_you_mean(
     word: str, known: Iterable[str], otherwise: str | None = None, cutoff: float = 0.6
 ) -> str:

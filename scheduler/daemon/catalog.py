@@ -9,7 +9,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from scheduler.core.names import did_you_mean
+from scheduler.core.names import or_which
 from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import (
@@ -166,13 +166,13 @@ class Catalog:
             if not self.problems:
                 raise Unavailable("the box is still reading its models; try again in a moment")
             problems = chain.from_iterable(self.problems.values())
-            raise ModelNotFound.among(problems, model, _meant(model, self.cards))
+            raise ModelNotFound.among(problems, model, or_which(model, self.cards))
         if variant is not None and variant not in card.variants:
             variants = _variants(
                 card, [(t, o) for (t, m, _), o in self.offers.items() if m == model]
             )
             if variant not in variants:
-                meant = _meant(variant, variants)
+                meant = or_which(variant, variants)
                 raise ModelNotFound(f"variant {variant!r} is not in model {model!r}{meant}")
         return card
 
@@ -225,10 +225,6 @@ class Catalog:
 def _variants(card: ModelCard, offers: Iterable[tuple[str, Offer]]) -> list[str]:
     """The variants of the repository, then those that only targets beyond the box have."""
     return list(dict.fromkeys((*card.variants, *sorted({offer.variant for _, offer in offers}))))
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    return f" ({did_you_mean(name, known, 'there are: ' + ', '.join(sorted(known)))})"
 
 
 def _describe_spec(spec: TensorSpec) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from scheduler.errors import ModelNotFound
 from scheduler.ingress.oip import box as oip_box
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
-from scheduler.tenants import ANYONE
+from scheduler.tenants import ANYONE, Tenant
 from tests.fake_box import FakeBox
 from tests.waiting import PATIENCE_S
 
@@ -90,6 +90,35 @@ def test_a_model_that_cannot_be_served_says_why(tmp_path: Path, model: str, told
         }
         fake.status = {"targets": [], "draining": False, "policy": {}}
         assert asyncio.run(asked()) == told
+
+
+@pytest.mark.parametrize(
+    ("model", "models", "told"),
+    [
+        ("digit", ("*",), " (did you mean 'digits'?)"),
+        ("digit", ("digit*",), " (did you mean 'digits'?)"),
+        ("digit", ("digit",), ""),
+        ("cats", ("*",), " (there are: digits, other)"),
+        ("cats", ("c*", "digits"), " (there are: digits)"),
+    ],
+)
+def test_a_name_that_no_model_has_gets_those_that_its_caller_may_use(
+    tmp_path: Path, model: str, models: tuple[str, ...], told: str
+) -> None:
+    async def asked() -> str:
+        box = Box(fake.url)
+        with pytest.raises(ModelNotFound) as raised:
+            await box.model(model, tenant=Tenant(name="t", models=models))
+        box.close()
+        return str(raised.value)
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        of_all: dict[str, Any] = {"batched": True, "max_batch": 8, "loaded": True}
+        of_all |= {"inputs": [], "outputs": [], "variants": []}
+        fake.models = {"models": [{"name": n, **of_all} for n in ("digits", "other")]}
+        fake.models["problems"] = []
+        fake.status = {"targets": [], "draining": False, "policy": {}}
+        assert asyncio.run(asked()) == f"model {model!r} is not in the repository{told}"
 
 
 def test_a_signature_that_has_changed_is_learned_though_only_requests_come(

@@ -101,8 +101,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         """Whether a target can run a model now; not if there is none, as callers wait for one."""
         tenant, ready = self._callers.tenant(context), False
         with suppress(ModelNotFound, Unavailable):
-            tenant.check_model(request.name)
-            info = await self._box.model(request.name, request.version)
+            info = await self._box.model(request.name, request.version, tenant)
             ready = (await self._box.snapshot()).model_ready(info, request.version)
         return pb.ModelReadyResponse(ready=ready)
 
@@ -114,15 +113,15 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     @_said
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         """Versions and tensors of a model."""
-        self._callers.tenant(context).check_model(request.name)
-        info = await self._box.model(request.name, request.version)
+        tenant = self._callers.tenant(context)
+        info = await self._box.model(request.name, request.version, tenant)
         return json_format.ParseDict(model_metadata(info), pb.ModelMetadataResponse())
 
     @_said
     async def ModelConfig(self, request: Any, context: Any) -> Any:
         """A model in the form of Triton's model configuration."""
-        self._callers.tenant(context).check_model(request.name)
-        info = await self._box.model(request.name, request.version)
+        tenant = self._callers.tenant(context)
+        info = await self._box.model(request.name, request.version, tenant)
         config = json_format.ParseDict(model_config(info), config_pb.ModelConfig())
         return pb.ModelConfigResponse(config=config)
 
@@ -131,8 +130,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         """Statistics of one model or all."""
         tenant = self._callers.tenant(context)
         if request.name:
-            tenant.check_model(request.name)
-            await self._box.model(request.name, request.version)
+            await self._box.model(request.name, request.version, tenant)
         counted = statistics_of(
             await self._box.ask("statistics"), tenant, request.name, request.version
         )
@@ -227,7 +225,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
-        info = self._box.known(*named) or await self._box.model(*named)
+        info = self._box.known(*named) or await self._box.model(*named, tenant)
         reader = service.memory.reader(tenant, service.body_bytes, hold)
         request = await self._parsed(message, tenant, reader)
         if request.encoded:

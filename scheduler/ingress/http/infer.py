@@ -147,7 +147,7 @@ class InferTurns:
         request = turn.request
         request.tenant.check_model(model)
         box = self._service.box
-        info = box.known(model, version) or await box.model(model, version)
+        info = box.known(model, version) or await box.model(model, version, request.tenant)
         if coding := request.headers.get("content-encoding"):
             box.check_rested(request.tenant)
             turn.take_body(await self._decoded(request.body, coding))

@@ -98,29 +98,28 @@ class Routes:
         snapshot = await self._box.snapshot()
         return as_json({"models": visible(snapshot.models, request.tenant)})
 
-    async def model(self, _request: Request, named: Mapping[str, str]) -> Response:
+    async def model(self, request: Request, named: Mapping[str, str]) -> Response:
         """Versions and tensors of a model."""
-        info = await self._box.model(named["model"], named.get("version", ""))
+        info = await self._box.model(named["model"], named.get("version", ""), request.tenant)
         return as_json(model_metadata(info))
 
-    async def model_ready(self, _request: Request, named: Mapping[str, str]) -> Response:
+    async def model_ready(self, request: Request, named: Mapping[str, str]) -> Response:
         """Whether a target can run a model now."""
         version = named.get("version", "")
-        info = await self._box.model(named["model"], version)
+        info = await self._box.model(named["model"], version, request.tenant)
         ready = (await self._box.snapshot()).model_ready(info, version)
         return as_json({"name": info.name, "ready": ready}, 200 if ready else 503)
 
-    async def config(self, _request: Request, named: Mapping[str, str]) -> Response:
+    async def config(self, request: Request, named: Mapping[str, str]) -> Response:
         """A model in the form of Triton's model configuration."""
-        return as_json(
-            model_config(await self._box.model(named["model"], named.get("version", "")))
-        )
+        info = await self._box.model(named["model"], named.get("version", ""), request.tenant)
+        return as_json(model_config(info))
 
     async def statistics(self, request: Request, named: Mapping[str, str]) -> Response:
         """Statistics of one model or all."""
         model, version = named.get("model", ""), named.get("version", "")
         if model:
-            await self._box.model(model, version)
+            await self._box.model(model, version, request.tenant)
         counted = await self._box.ask("statistics")
         return as_json({"model_stats": statistics_of(counted, request.tenant, model, version)})
 

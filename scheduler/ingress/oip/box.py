@@ -13,10 +13,11 @@ from scheduler.client.call import Call, infer_call, question_call
 from scheduler.client.connection import Overhead
 from scheduler.client.exchange import Exchange
 from scheduler.client.late_endings import in_callers_terms
+from scheduler.core.names import or_which
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.result import Result
-from scheduler.tenants import Tenant
+from scheduler.tenants import OWNER, Tenant
 
 _ANSWER_S = 5.0
 _FRESH_S = 0.25
@@ -271,17 +272,20 @@ class Box:
         info = self._signatures.get(model)
         return info if info is None or not variant or variant in info.variants else None
 
-    async def model(self, name: str, variant: str = "") -> ModelInfo:
+    async def model(self, name: str, variant: str = "", tenant: Tenant = OWNER) -> ModelInfo:
         """The current state of a model.
 
         Raises:
-            ModelNotFound: There is no such model, it can't be served, or it has no such variant.
+            ModelNotFound: There is no such model, the tenant may not use it, it can't be served, or
+                it has no such variant.
             Unavailable: The box does not answer.
         """
+        tenant.check_model(name)
         snapshot = await self.snapshot()
         info = snapshot.models.get(name)
         if info is None:
-            raise ModelNotFound.among(snapshot.problems, name)
+            which = or_which(name, filter(tenant.sees, snapshot.models))
+            raise ModelNotFound.among(snapshot.problems, name, which)
         if variant and variant not in info.variants:
             raise ModelNotFound(
                 f"model {name!r} has no version {variant!r}; it has {', '.join(info.variants)}"
