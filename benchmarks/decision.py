@@ -1,6 +1,6 @@
 """The cost of a decision with 1,000 queued requests.
 
-    python -m benchmarks.decision [--policy NAME] [--boxes N] [--json FILE]
+    python -m benchmarks.decision [--policy NAME] [--boxes N] [--clouds N] [--json FILE]
 
 There are four classes of requests with mixed budgets, and three targets of different speed. The
 queue is kept at its length: for each request that a batch takes out, a new one is submitted. So
@@ -8,8 +8,8 @@ both kinds of decision (at an arrival, at the end of a batch) are measured with 
 measured twice: with budgets that leave time to spare, and (`tight_`) with budgets close to the time
 that the queue takes, where each admission has to be weighed.
 
-With `--boxes N` there are N other boxes as well, to which the default sends what would be late at
-home.
+With `--boxes` or `--clouds` there are other boxes or paid clouds as well, to which the default
+sends what would be late at home.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SPEEDS = {"cpu:0": 1.0, "gpu:0": 0.4, "npu:0": 0.7}
 SIZES = (1, 2, 4, 8, 16)
 AMPLE_MS, TIGHT_MS = (400, 600, 900), (180, 200, 240)
 BASE_MS, ITEM_MS = 2.0, 0.5
-BOX_MS, BOX_WIDTH = 20.0, 4
+FAR_MS, FAR_WIDTH = 20.0, 4
 
 
 def batch_ns(target_id: str, model: str, size: int) -> float:
     """The time of a batch, without noise."""
     slower = 1 + 0.3 * int(model[-1])
     if target_id not in SPEEDS:
-        return BOX_MS * slower * MS
+        return FAR_MS * slower * MS
     return (BASE_MS + ITEM_MS * size) * slower * SPEEDS[target_id] * MS
 
 
@@ -54,18 +54,20 @@ def targets(rng: random.Random) -> Iterator[TargetSpec]:
         yield TargetSpec(target_id, tuple(_offers(rng, target_id, SIZES)))
 
 
-def boxes(rng: random.Random, count: int) -> Iterator[TargetSpec]:
-    """Other boxes; each takes a few single requests of every model at once."""
-    for number in range(count):
-        name = f"box-{number}"
+def far(rng: random.Random, boxes: int, clouds: int) -> Iterator[TargetSpec]:
+    """Other boxes, and clouds; each takes a few single requests of every model at once."""
+    for number in range(boxes + clouds):
+        is_box = number < boxes
+        name = f"box-{number}" if is_box else f"cloud-{number - boxes}"
         yield TargetSpec(
             name,
             tuple(_offers(rng, name, (1,))),
-            slots=BOX_WIDTH,
-            width=BOX_WIDTH,
+            slots=FAR_WIDTH,
+            width=FAR_WIDTH,
             remote=True,
             transfer_ns=(MS // 2, 10.0),
-            peer=True,
+            peer=is_box,
+            cost_per_request=0.0 if is_box else 0.01,
         )
 
 
@@ -84,7 +86,7 @@ def _offers(rng: random.Random, target_id: str, sizes: Iterable[int]) -> Iterato
 class Bench:
     """One scheduler in a steady state, with its decisions timed."""
 
-    def __init__(self, policy: str, budgets_ms: tuple[int, ...], others: int) -> None:
+    def __init__(self, policy: str, budgets_ms: tuple[int, ...], boxes: int, clouds: int) -> None:
         self.budgets_ms = budgets_ms
         self.rng = random.Random(5)
         self.scheduler = Scheduler(make_policy(policy))
@@ -94,7 +96,7 @@ class Bench:
         self.now_ns = 0
         self.costs: dict[str, list[int]] = {"submitted": [], "batch_done": []}
         self.queued: list[int] = []
-        for target in (*targets(self.rng), *boxes(self.rng, others)):
+        for target in (*targets(self.rng), *far(self.rng, boxes, clouds)):
             self.scheduler.handle(TargetUp(target), 0)
 
     def timed(self, name: str, event: Event) -> None:
@@ -136,11 +138,11 @@ def percentile(samples: list[int], share: float) -> float:
     return sorted(samples)[int(share * (len(samples) - 1))] / 1000
 
 
-def measure(policy: str, others: int) -> dict[str, float]:
+def measure(policy: str, boxes: int, clouds: int) -> dict[str, float]:
     """All figures of one policy."""
     figures: dict[str, float] = {}
     for prefix, budgets_ms in (("", AMPLE_MS), ("tight_", TIGHT_MS)):
-        bench = Bench(policy, budgets_ms, others)
+        bench = Bench(policy, budgets_ms, boxes, clouds)
         bench.run(batches=1_000)
         costs = {**bench.costs, "decision": [c for found in bench.costs.values() for c in found]}
         for name, samples in sorted(costs.items(), reverse=True):
@@ -155,9 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policy", choices=sorted(POLICIES), action="append")
     parser.add_argument("--boxes", type=int, default=0, help="how many other boxes there are")
+    parser.add_argument("--clouds", type=int, default=0, help="how many paid clouds there are")
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
-    results = {name: measure(name, args.boxes) for name in args.policy or sorted(POLICIES)}
+    results = {
+        name: measure(name, args.boxes, args.clouds) for name in args.policy or sorted(POLICIES)
+    }
     for name, figures in results.items():
         print(name, *(f"{key} {value:.1f}" for key, value in figures.items()), file=sys.stderr)
     write_figures(results, args.json)
