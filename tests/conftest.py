@@ -7,9 +7,11 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from tests.fake_box import FakeBox
 from tests.hosts import Site, why_no_hosts
@@ -34,6 +36,9 @@ thousands of requests are marked `no_cover`: they would take up to five times as
 LONG = ("tests/e2e/", "tests/test_compiled.py")
 """Whose tests are few and long: they start agents, or compile."""
 
+TOGETHER = "tests/e2e/shared_agent"
+"""The folder whose files go to one worker, because they share what is dear to start."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """pytest-cov 7 starts coverage twice in a worker; `no_cover` stops only what is left then."""
@@ -51,14 +56,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = _spread(items)
 
 
+def _shared(test_id: str) -> str:
+    """The part of a test's id that it has in common with all that go to the same worker."""
+    return TOGETHER if test_id.startswith(f"{TOGETHER}/") else test_id.split("::", 1)[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, but for files that go together."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = _shared
+    return scheduling
+
+
 def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     """Files with long tests evenly among the others, and the largest of each kind first.
 
     The last of the others come after them: most are short, so that all workers end together.
     """
-    files: dict[Path, list[pytest.Item]] = {}
+    files: dict[str, list[pytest.Item]] = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
+        files.setdefault(_shared(item.nodeid), []).append(item)
     placed: list[tuple[float, list[pytest.Item]]] = []
     for is_long in (True, False):
         kind = [f for f in files.values() if f[0].nodeid.startswith(LONG) is is_long]

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.running_agent import ModelsNamed, RunningAgent
+from tests.e2e.running_agent import ModelsNamed
 from tests.workers.onnx_models import gather, relu, save, slow, two_by_two, words
 
 
@@ -53,16 +52,3 @@ def models_named(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Mode
         return root
 
     return chosen
-
-
-@pytest.fixture(scope="session")
-def shared_agent(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    """An agent for tests that leave it as they found it."""
-    agent = RunningAgent(
-        tmp_path_factory.mktemp("agent"),
-        models,
-        listen={"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
-        doors={"shared_memory": True},
-    )
-    yield agent
-    agent.end()

@@ -16,7 +16,7 @@ import pytest
 from scheduler import Client
 from tests.e2e.running_agent import RunningAgent
 
-FOLDER = Path(__file__).parents[2] / "examples/clients"
+FOLDER = Path(__file__).parents[3] / "examples/clients"
 KSERVE = Path(sys.prefix) / "kserve/bin/python"
 """An environment of its own, made by the Makefile."""
 

@@ -1,6 +1,7 @@
 """The OpenAPI document against the door: every path, and thousands of made-up requests.
 
-`LAXITY_API_CASES=2000 pytest tests/e2e/test_openapi.py` (with the extra `bench`) asks schemathesis.
+`LAXITY_API_CASES=2000 pytest tests/e2e/shared_agent/test_openapi.py` asks schemathesis (it is in
+the extra `bench`).
 """
 
 from __future__ import annotations
@@ -69,6 +70,6 @@ def test_made_up_requests_get_documented_answers(
         ],
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
