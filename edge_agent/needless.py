@@ -1,4 +1,4 @@
-"""Keep Ray from starting processes that no box needs, which takes a second and 200 MB.
+"""Keep Ray from starting processes that no box needs, or not yet; that saves a second and 200 MB.
 
 Ray has no option for this, and what is replaced here is private. Where a later version names it
 otherwise, the processes do start.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -31,6 +33,19 @@ _STAND_IN = (
 )
 """Runs in the helper's place, without whose process the node manager would end, and ends with it,
 also if that has ended before."""
+
+_LATER = "runtime_env_agent_command"
+"""The node manager's option for the helper that prepares environments that callers in Ray's cluster
+may ask for (`runtime_env`). A box asks for none."""
+
+_UNTIL_ASKED = (
+    "import os, select, socket, sys; manager = os.getppid(); watched = os.pidfd_open(manager); "
+    "door = socket.create_server((sys.argv[1], int(sys.argv[2]))); "
+    "asked = os.readlink(f'/proc/{manager}/exe').endswith('/raylet') "
+    "and select.select([watched, door], [], [])[0]; "
+    "door.close(); asked == [door] and os.execv(sys.argv[3], sys.argv[3:])"
+)
+"""Runs in that helper's place until the first time that somebody connects, which is tried again."""
 
 _END_S = 8.0
 
@@ -103,6 +118,23 @@ def _stood_in(command: list[str]) -> list[str]:
     )
     for port in ports:
         private.persist_port(given["session_dir"], given["node_id"], port, -1)
-    helper = subprocess.list2cmdline([sys.executable, "-I", "-S", "-c", _STAND_IN])
-    others = [word for word in command if not word.startswith(f"--{_AGENT}=")]
-    return [*others, f"--{_AGENT}={helper}"]
+    others = [word for word in command if not word.startswith((f"--{_AGENT}=", f"--{_LATER}="))]
+    later = _until_asked(given, private)
+    return [*others, _option(_AGENT, _STAND_IN), _option(_LATER, _UNTIL_ASKED, *later)]
+
+
+def _until_asked(given: dict[str, str], private: Any) -> list[str]:
+    """What a helper needs that begins later: its host, its port, and its command with that port."""
+    host, command = given["node_ip_address"], shlex.split(given[_LATER])
+    with socket.create_server((host, 0)) as free:
+        port = str(free.getsockname()[1])
+    private.persist_port(
+        given["session_dir"], given["node_id"], private.RUNTIME_ENV_AGENT_PORT_NAME, int(port)
+    )
+    named = [word for word in command if not word.startswith("--runtime-env-agent-port=")]
+    return [host, port, *named, f"--runtime-env-agent-port={port}"]
+
+
+def _option(name: str, program: str, *words: str) -> str:
+    helper = subprocess.list2cmdline([sys.executable, "-I", "-S", "-c", program, *words])
+    return f"--{name}={helper}"

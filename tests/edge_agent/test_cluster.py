@@ -79,12 +79,19 @@ def test_ray_starts_where_shared_memory_is_closed() -> None:
 @pytest.mark.e2e
 def test_ray_starts_and_awaits_nothing_that_a_box_does_not_need() -> None:
     """What it starts has a log from its first moment."""
-    logs = "print(*sorted(p.name for p in folder.glob('ray/session_*/logs/*.*')), sep='\\n')\n"
-    script = CLUSTER.replace("    cluster.stop()", f"    {logs}    cluster.stop()")
+    logs = "print(*sorted(p.stem for p in folder.glob('ray/session_*/logs/*.*')))\n"
+    asked = "print(ray.get(ray.remote(os.getenv).options(runtime_env=ENV).remote('ASKED')))\n"
+    steps = "    ".join((logs, asked, logs))
+    script = "import os\nENV = {'env_vars': {'ASKED': 'got'}}\n" + CLUSTER
+    script = script.replace("    cluster.stop()", f"    {steps}    cluster.stop()")
     done = run(script, RAY_enable_metrics_collection="0")  # as the agent has it
-    begun = {line.split(".")[0] for line in done.stdout.splitlines()}
-    assert {"gcs_server", "raylet", "log_monitor"} <= begun, done.stderr
-    assert not begun & {"monitor", "dashboard", "dashboard_agent"}
+    _, before, got, after = done.stdout.splitlines()
+    assert {"gcs_server", "raylet", "log_monitor"} <= set(before.split()), done.stderr
+    assert not set(before.split()) & {"monitor", "dashboard", "dashboard_agent"}
+    # An environment that a caller asks for is prepared by a helper that starts only then.
+    assert "runtime_env_agent" not in before
+    assert got == "got"
+    assert "runtime_env_agent" in after.split()
 
 
 @pytest.mark.e2e
