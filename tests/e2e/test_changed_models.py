@@ -97,10 +97,12 @@ def test_a_replaced_model_loses_no_request_and_is_not_answered_from_the_cache(
     done = threading.Event()
 
     def ask_on(inputs: Inputs, deadline_ms: float) -> list[tuple[str, float]]:
-        """How each request ended, and what the answer was to 2."""
+        """How each request ended, and what the answer was to 2; the last was asked in the end."""
         said: list[tuple[str, float]] = []
         with Client(agent.url) as client:
-            while not done.is_set():
+            asks_on = True
+            while asks_on:
+                asks_on = not done.is_set()
                 result = client.infer("m", inputs(), deadline_ms=deadline_ms)
                 said.append((result.outcome, float(result["y"][-1])))
         return said
