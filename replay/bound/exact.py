@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
-from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from replay.bound.model import (
     Bound,
@@ -253,8 +252,11 @@ class _Rows:
         self.low.append(low)
         self.high.append(high)
 
-    def constraint(self, columns: int) -> LinearConstraint:
-        """All rows, for the solver."""
+    def constraint(self, columns: int) -> Any:
+        """All rows, as a `LinearConstraint` for the solver."""
+        from scipy.optimize import LinearConstraint  # type: ignore[import-untyped]  # slow to import
+        from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
         matrix = csr_array(
             (self._value, (self._row, self._column)), shape=(len(self.high), columns)
         )
@@ -269,6 +271,8 @@ def _solve(
     The columns: how often each batch is used; then which requests are in it and in time; then,
     without padding, how many requests fill its other places.
     """
+    from scipy.optimize import Bounds, milp
+
     batches = program.batches
     count = len(batches)
     seats = [(b, r) for b, batch in enumerate(batches) for r in batch.in_time]

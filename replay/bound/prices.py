@@ -16,8 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linprog  # type: ignore[import-untyped]
-from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 from replay.bound.model import Fleet, Floats, Ints
 
@@ -178,6 +176,9 @@ class Columns:
 
 def solve(columns: Columns, count: Floats, capacity_ns: Floats, unit_ns: float) -> Floats:
     """The dual price of a nanosecond of each capacity; 0 if the solver gives up."""
+    from scipy.optimize import linprog  # type: ignore[import-untyped]  # slow to import
+    from scipy.sparse import csr_array  # type: ignore[import-untyped]
+
     size = len(columns.worth)
     if size == 0:
         return np.zeros(capacity_ns.shape)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median_high
 
 import numpy as np
-from scipy.optimize import linprog  # type: ignore[import-untyped]
 
 from replay.bound.model import Floats
 from replay.fleet.model import Fleet
@@ -43,6 +42,8 @@ def capacity_per_s(fleet: Fleet, mix: Mapping[RequestClass, Kind]) -> float:
     Raises:
         FleetError: A kind runs on no target.
     """
+    from scipy.optimize import linprog  # type: ignore[import-untyped]  # slow to import
+
     fleet.check(mix)
     rates = np.array([[_rate(d.spec, k, mix[k].budget_ns) for d in fleet.devices] for k in mix])
     shares = np.array([kind.share for kind in mix.values()])

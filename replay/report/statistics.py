@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scipy.special import stdtrit  # type: ignore[import-untyped]
-
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -43,6 +41,8 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     mean = math.fsum(known) / count
     if count == 1:
         return Estimate(mean, None, 1)
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # slow to import
+
     variance = math.fsum((value - mean) ** 2 for value in known) / (count - 1)
     student_t = float(stdtrit(count - 1, 0.975))
     return Estimate(mean, student_t * math.sqrt(variance / count), count)
