@@ -14,6 +14,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+import uvloop
 
 from scheduler import (
     AsyncClient,
@@ -90,7 +91,12 @@ async def a_box(folder: Path, held_bytes: int = 10**8) -> AsyncIterator[Box]:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+    """Runs a test on such a loop as the scheduler's.
+
+    On asyncio's own, `writelines` never pauses a protocol in Python 3.12.0 to 3.12.8 and 3.13.0 to
+    3.13.1 (CVE-2024-12254).
+    """
+    uvloop.run(asyncio.wait_for(test(), 60))
 
 
 async def until(condition: Callable[[], bool]) -> None:
