@@ -160,19 +160,25 @@ def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
     assert json.loads(result.stdout)["policy"]["name"] == str(chatty)
 
 
-def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path):
+@pytest.mark.parametrize(
+    "body",
+    [
+        "            try: list(range(100))\n            except Exception: pass\n",
+        "            yield Wake(view.now_ns + 1, 'soon')\n",
+    ],
+)
+def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, body):
     """In a process of its own, because the tests' own limit of time uses the same alarm."""
     endless = tmp_path / "endless.py"
     endless.write_text(
+        "from scheduler.core.policy import Wake\n"
         "class Endless:\n"
         "    def decide(self, view):\n"
-        "        while True:\n"
-        "            try: list(range(100))\n"
-        "            except Exception: pass\n"
+        f"        while True:\n{body}"
     )
     code = (
         "import sys; from scheduler.cli import main, policy; "
-        "policy._SLOW_S, policy._LIMIT_S = 1.0, 2.0; "
+        "policy._SLOW_S, policy._LIMIT_S, policy._LOOK_S = 1.0, 2.0, 0.02; "
         f"sys.argv = ['laxity', 'policy', 'test', {str(endless)!r}]; main.main()"
     )
     ended = subprocess.run(
@@ -180,7 +186,7 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path):
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     slow, end = ended.stderr.splitlines()
-    place = r"at \S*endless.py:[345]"
+    place = r"at \S*endless.py:[456]"
     assert re.search(rf"Endless is slow: a check or a scenario has taken 1 s so far, {place}", slow)
     assert re.search(rf"Endless had not finished .* {place}; a decision should", end)
 
