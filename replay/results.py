@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from scheduler.core.values import value
 from scheduler.files import write_output
@@ -76,6 +76,14 @@ class Sample:
     at_ns: int
     queued: int
     busy: Mapping[str, int | None]
+
+
+class SendLag(NamedTuple):
+    """How long after they were due the requests of a live run were sent."""
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
 
 
 @dataclass(slots=True)
@@ -233,6 +241,7 @@ class RunResult:
         tallies: Counts of all requests, by (model, priority).
         notes: What a reader has to know about how the result was obtained.
         closed: Whether the load was closed-loop: requests waited for the answers to earlier ones.
+        send_lag: How far the sending of requests was behind the schedule; None for a simulation.
     """
 
     scenario: str
@@ -249,6 +258,7 @@ class RunResult:
     tallies: dict[tuple[str, int], Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     closed: bool = False
+    send_lag: SendLag | None = None
 
     def add(self, row: Row) -> None:
         """Adds one request."""
@@ -324,6 +334,7 @@ class RunResult:
             "calibration": [list(point) for point in self.calibration],
             "notes": list(self.notes),
             **({"closed": True} if self.closed else {}),
+            **({"send_lag_ms": list(self.send_lag)} if self.send_lag else {}),
             "tallies": [_tally_data(key, self.tallies[key]) for key in sorted(self.tallies)],
             "timeline": [[s.at_ns, s.queued, dict(s.busy)] for s in self.timeline],
             "rows": self.rows.to_data(),
@@ -347,6 +358,7 @@ class RunResult:
             dict(map(_tally_of, data["tallies"])),
             list(data["notes"]),
             data.get("closed", False),
+            SendLag(*data["send_lag_ms"]) if "send_lag_ms" in data else None,
         )
 
 

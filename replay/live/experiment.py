@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from replay.experiment import Experiment
-from replay.live.endings import LiveEnding, OnProgress
+from replay.live.endings import LiveEnding, OnProgress, Spread
+from replay.live.inputs import Inputs, random_inputs
 from replay.live.replay import play_live
-from replay.results import Row, RunResult
+from replay.results import ANSWERED, Row, RunResult, SendLag
+from replay.sources import WorkloadSource
 from replay.workloads import Clients
-from scheduler import Client, LaxityError
+from scheduler import Client, LaxityError, ModelNotFound
+from scheduler.core.names import did_you_mean
+from scheduler.core.outcomes import REFUSALS, Outcome
 
 CONNECT_TIMEOUT_S = 2.0
 
 _CACHED = "cache", "cache (running)", "cache (near)"
 """The targets of answers from a box's cache, as they appear in `scheduler.Result.target`."""
+
+_EXPECTED = {*ANSWERED, *REFUSALS, Outcome.EXPIRED.value}
+"""Outcomes that a replay is about; for the others the reason is noted."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -47,64 +56,123 @@ def play_experiment(
         progress: As in `play_live`.
 
     Returns:
-        The result. Its notes warn if the generator was late, the policy was swapped or the
-        box started again meanwhile, the box is gone, or answers came from its cache.
+        The result. Its notes warn if the generator was late, requests failed, the policy was
+        swapped or the box started again meanwhile, the box is gone, or answers came from its cache.
 
     Raises:
-        LaxityError: The box can't be reached.
+        LaxityError: The box can't be reached, or lacks a model of the workload.
         Interrupted: After some requests had ended, Ctrl-C was pressed, the source can't be read any
             further, or a sending process has died.
         FleetError, TraceError, WorkloadError: The source can't be read at all.
     """
     before = _status_of(url)
-    policy = _policy_in(before)
-    result = RunResult(experiment.name, policy, seed, experiment.load, "live")
+    result = RunResult(experiment.name, _policy_in(before), seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
-
-    cached = 0
-
-    def note(ending: LiveEnding) -> None:
-        nonlocal cached
-        cached += ending.target in _CACHED
-        result.add(row_of(ending))
-
+    record = _Record(result)
     arrivals = experiment.arrivals(seed)
     result.closed = isinstance(arrivals, Clients)
     try:
-        tally = play_live(url, arrivals, note, processes=processes, progress=progress)
+        tally = play_live(
+            url,
+            arrivals,
+            record.add,
+            make_inputs=partial(_inputs, _models_of(experiment)),
+            processes=processes,
+            progress=progress,
+        )
     except (KeyboardInterrupt, LaxityError, ValueError, OSError) as error:
         if not result.rows.seen:
             raise
         is_asked = isinstance(error, KeyboardInterrupt)
         what = "interrupted" if is_asked else "it broke off"
         result.notes.append(f"{what} when {result.rows.seen:,} requests had ended")
+        record.close()
         raise Interrupted(result) from (None if is_asked else error)
     if (late := tally.warning()) is not None:
         result.notes.append(late)
+    record.close()
+    result.notes += _changes(before, url)
+    return result
+
+
+def _models_of(experiment: Experiment) -> list[str]:
+    """The models of a workload. Those of a journal are found only by reading it: none here."""
+    if not isinstance(experiment.source, WorkloadSource):
+        return []
+    streams = experiment.source.workload.streams
+    return list(dict.fromkeys(entry.model for stream in streams for entry in stream.mix.entries))
+
+
+def _inputs(needed: Iterable[str], models: Mapping[str, Any]) -> Inputs:
+    """As `random_inputs`, but a model that the box lacks is told before anything is sent.
+
+    Each of its requests would fail, and a long run would tell it only at its end.
+    """
+    known = [model["name"] for model in models["models"]]
+    for name in needed:
+        if name not in known:
+            raise ModelNotFound(f"the box has no model {name!r}; {did_you_mean(name, known)}")
+    return random_inputs(models)
+
+
+class _Record:
+    """What is recorded of the requests of a run as they end."""
+
+    def __init__(self, result: RunResult) -> None:
+        self._result = result
+        self._lag_ns = Spread()
+        self._cached = 0
+        self._failed: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+
+    def add(self, ending: LiveEnding) -> None:
+        row = row_of(ending)
+        self._result.add(row)
+        self._lag_ns.add(ending.lag_ns)
+        self._cached += ending.target in _CACHED
+        if row.outcome not in _EXPECTED:
+            self._failed[row.outcome] += 1
+            self._reasons.setdefault(row.outcome, ending.reason)
+
+    def close(self) -> None:
+        """Adds to the result what is known only at the end."""
+        seen = self._result.rows.seen
+        if seen:
+            quantiles_ns = (self._lag_ns.quantile(share) or 0.0 for share in (0.5, 0.99, 1.0))
+            self._result.send_lag = SendLag(*(ns / 1e6 for ns in quantiles_ns))
+        for outcome, count in sorted(self._failed.items()):
+            reason = self._reasons[outcome] or "nothing came back"
+            self._result.notes.append(
+                f"{count:,} of {seen:,} requests failed ({outcome}), the first because: {reason}"
+            )
+        if self._cached:
+            self._result.notes.append(
+                f"the box had the answers to {self._cached:,} of {seen:,} requests in its cache, "
+                "because each model is always sent the same inputs; to measure the devices, remove "
+                "`cache` from its configuration"
+            )
+
+
+def _changes(before: Mapping[str, Any], url: str | None) -> list[str]:
+    """Notes on what has changed at the box since an earlier status."""
+    policy = _policy_in(before)
     try:
         after = _status_of(url)
-        if (now := _policy_in(after)) != policy:
-            result.notes.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
-        if after.get("pid") != before.get("pid"):
-            result.notes.append(
-                "the box's scheduler was started again meanwhile: what came while it was away "
-                "counts as refused or expired"
-            )
-        elif now == policy and after.get("policy_swaps") != before.get("policy_swaps"):
-            result.notes.append(
-                f"the box's policy was swapped meanwhile, and then back to {policy}"
-            )
     except LaxityError as error:
         # The results up to here are valid all the same.
-        result.notes.append(f"the box was gone at the end: {error}")
-    if cached:
-        result.notes.append(
-            f"the box had the answers to {cached:,} of {result.rows.seen:,} requests in its cache, "
-            "because each model is always sent the same inputs; to measure the devices, remove "
-            "`cache` from its configuration"
+        return [f"the box was gone at the end: {error}"]
+    notes = []
+    if (now := _policy_in(after)) != policy:
+        notes.append(f"the box's policy was swapped meanwhile, from {policy} to {now}")
+    if after.get("pid") != before.get("pid"):
+        notes.append(
+            "the box's scheduler was started again meanwhile: what came while it was away "
+            "counts as refused or expired"
         )
-    return result
+    elif now == policy and after.get("policy_swaps") != before.get("policy_swaps"):
+        notes.append(f"the box's policy was swapped meanwhile, and then back to {policy}")
+    return notes
 
 
 def _status_of(url: str | None) -> Mapping[str, Any]:

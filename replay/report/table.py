@@ -15,7 +15,7 @@ from rich.text import Text
 from replay.report.cases import Case, Difference, Measure, Study, differences, study
 from replay.report.figures import ENDINGS, figures
 from replay.report.statistics import Estimate
-from replay.results import RunResult
+from replay.results import RunResult, SendLag
 from scheduler.shares import per_cent
 
 _CASES_ON_TERMINAL = 12
@@ -142,6 +142,7 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "bound_share": run.of_bound,
                 "p50_ms": run.p50_ms,
                 "p99_ms": run.p99_ms,
+                **{f"send_lag_{key}": ms for key, ms in _send_lag(result).items()},
                 "cost": run.cost,
                 "energy_j": run.energy_j,
                 **{ending.replace(" ", "_"): run.endings[ending] for ending in ENDINGS},
@@ -150,6 +151,11 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _send_lag(result: RunResult) -> dict[str, float | None]:
+    lag = result.send_lag
+    return dict.fromkeys(SendLag._fields) if lag is None else lag._asdict()
 
 
 def points(found: Estimate) -> str:
@@ -180,6 +186,7 @@ def notes(found: Study) -> list[str]:
             "requests, and fewer the slower it was: compare the requests on time per second, and "
             "conclude nothing about overload."
         )
+    said += _lagged(found)
     said += _short(found)
     strides = [run.result.rows.stride for run in found.runs()]
     if max(strides, default=1) > 1:
@@ -188,6 +195,19 @@ def notes(found: Study) -> list[str]:
             "of latency and time are based on these, shares and counts on all."
         )
     return said
+
+
+def _lagged(found: Study) -> Iterator[str]:
+    """How well the load generator of live runs kept to its schedule, in the worst of them."""
+    lags = [run.result.send_lag for run in found.runs() if run.result.send_lag is not None]
+    if lags:
+        p50, p99, most = (
+            milliseconds(Estimate(max(ms), None, len(lags))) for ms in zip(*lags, strict=True)
+        )
+        yield (
+            f"Requests were sent {p50} ms (median), {p99} ms (99 %) and at most {most} ms after "
+            "they were due; latency and deadline count from when they were due."
+        )
 
 
 def _short(found: Study) -> Iterator[str]:
@@ -220,17 +240,30 @@ def print_table(
     if not found.policies:
         console.print("There are no runs to report.")
         return
-    for block in _blocks(found, console.width):
+    blocks = _blocks(found, console.width)
+    for title, block in blocks:
+        console.print(Text(title, style="bold"))  # not the table's title: it may be wider
         console.print(block)
+    if not any(str(column.header).startswith("failed") for column in blocks[0][1].columns):
+        _print_failed(found, console)
     pair = compared(found, compare)
     if pair:
+        console.print(Text(f"{pair[0]} less {pair[1]}: on time, percentage points"))
         console.print(_differences_table(found, pair, console.width))
     for note in notes(found):
         console.print(Text(note, style="dim"))
 
 
-def _blocks(found: Study, width: int) -> list[Table]:
-    """A table per case, with aligned columns; what does not fit is left out."""
+def _print_failed(found: Study, console: Console) -> None:
+    """Says in a line what the column that had no room would have said, if anything failed."""
+    shares = {policy: found.overall(_share_of("failed"), policy) for policy in found.policies}
+    told = [f"{policy} {percent(each)}" for policy, each in shares.items() if each and each.mean]
+    if told:
+        console.print(Text(f"failed %: {', '.join(told)}"))
+
+
+def _blocks(found: Study, width: int) -> list[tuple[str, Table]]:
+    """A title and a table per case, with aligned columns; what does not fit is left out."""
     least = 0 if width >= _WIDE else 1 if width >= _NARROW else _FEW
     for left_out in range(least, _MOST_LEFT_OUT + 1):
         heads, blocks = _told(found, left_out)
@@ -250,7 +283,7 @@ def _blocks(found: Study, width: int) -> list[Table]:
     for _, rows in blocks:
         for row in rows:
             row[0] = policies[row[0]]
-    return [_block(name, heads, widths, rows, padding) for name, rows in blocks]
+    return [(name, _block(heads, widths, rows, padding)) for name, rows in blocks]
 
 
 def _folded(found: Study, room: int) -> list[str]:
@@ -317,14 +350,9 @@ def _requests(found: Study, case: Case) -> str:
 
 
 def _block(
-    name: str,
-    heads: Sequence[str],
-    widths: Sequence[int],
-    rows: Sequence[Sequence[str]],
-    padding: int,
+    heads: Sequence[str], widths: Sequence[int], rows: Sequence[Sequence[str]], padding: int
 ) -> Table:
-    title = Text(name, style="bold")
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding))
     for index, (head, width) in enumerate(zip(heads, widths, strict=True)):
         side: Literal["left", "right"] = "right" if index else "left"
         table.add_column(head, justify=side, no_wrap=True, overflow="fold", width=width)
@@ -352,9 +380,7 @@ def compared(found: Study, asked: tuple[str, str] | None) -> tuple[str, str] | N
 
 
 def _differences_table(found: Study, pair: tuple[str, str], width: int) -> Table:
-    title = Text(f"{pair[0]} less {pair[1]}: on time, percentage points")
-    padding = int(width >= _TINY)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, padding), title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, int(width >= _TINY)))
     table.add_column("case", overflow="fold")
     table.add_column("difference", justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)

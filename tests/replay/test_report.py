@@ -24,7 +24,7 @@ from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import WIDTH, count_axis, spread, ticks
 from replay.report.table import cells, columns, folded, money, percent, points
-from replay.results import Row, Rows, RunResult, Sample
+from replay.results import Row, Rows, RunResult, Sample, SendLag
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 OUTCOMES = ("completed", "late", "infeasible", "overloaded", "expired", "cancelled", "failed")
@@ -113,6 +113,40 @@ def check_page(page: str) -> None:
         assert not [e for e in numbers if "nan" in e.attrib.values() or "inf" in e.attrib.values()]
     assert "NaN" not in page
     assert not re.search(r"[ML ]-?(nan|inf)\b", page)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
+def test_what_failed_is_shown_however_narrow_the_terminal_is(width):
+    failed, well = RunResult("cameras", "goodput", 1), RunResult("cameras", "goodput", 1)
+    for index in range(20):
+        failed.add(row(index, 1, "model_not_found", on_time=False))
+        well.add(row(index, 1))
+    in_column, in_line = r"failed.*\n.*\n +goodput .*100\.0", r"\nfailed %: goodput 100\.0\n"
+    assert re.search(in_column if width >= 100 else in_line, printed([failed], width))
+    assert ("failed" in printed([well], width)) == (width >= 100)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_title_has_the_whole_width(width):
+    runs = [RunResult("AzureLLMInferenceTrace", policy, 1) for policy in ("edf", "goodput")]
+    for run in runs:
+        run.add(row(0, 1))
+    lines = printed(runs, width).splitlines()
+    if width == 80:
+        assert lines[0] == "AzureLLMInferenceTrace · 1 request · shares in %"
+        assert "edf less goodput: on time, percentage points" in lines
+    assert all(len(line) <= width for line in lines)
+
+
+def test_how_far_sending_was_behind_the_schedule_is_told_of_live_runs():
+    live = [result("goodput", seed) for seed in (1, 2)]
+    assert {row["send_lag_max_ms"] for row in summary(live)} == {None}
+    assert "after they were due" not in printed(live)
+    live[0].send_lag, live[1].send_lag = SendLag(0.2, 1.5, 40.0), SendLag(0.3, 0.9, 120.0)
+    assert [row["send_lag_p99_ms"] for row in summary(live)] == [1.5, 0.9]
+    said = "Requests were sent 0.30 ms (median), 1.50 ms (99 %) and at most 120 ms after they were"
+    assert said in printed(live)
+    assert [RunResult.from_data(run.to_data()) for run in live] == live
 
 
 class TestPage:

@@ -300,7 +300,7 @@ def test_time_begins_when_the_first_request_is_found(box):
 
 @pytest.mark.parametrize(("target", "told"), [("cpu:0", False), ("cache", True)])
 def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target, told):
-    def play(url, arrivals, on_end, processes, progress):
+    def play(url, arrivals, on_end, **_):
         for number, arrival in enumerate(arrivals):
             where = target if number else "cpu:0"
             on_end(LiveEnding(number, arrival, 0, "completed", MS, target=where))
@@ -315,7 +315,7 @@ def test_what_the_cache_of_a_box_answered_is_told(tmp_path, monkeypatch, target,
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_box_that_is_started_again_meanwhile_is_told(tmp_path, monkeypatch, again):
-    def play(url, arrivals, on_end, processes, progress):
+    def play(url, arrivals, on_end, **_):
         return LiveTally()
 
     lives = iter([{"pid": 1}, {"pid": 1 + again}])
@@ -502,6 +502,31 @@ def experiment_in(folder: Path) -> Experiment:
     (folder / "fleet.yaml").write_text(FLEET)
     (found,) = planned(Ask(str(folder / "work.yaml"), fleet=str(folder / "fleet.yaml")))
     return found
+
+
+def test_a_model_that_the_box_lacks_is_told_before_anything_is_sent(box, tmp_path):
+    experiment = experiment_in(tmp_path)
+    box.models = {"models": [{**box.models["models"][0], "name": "faces"}]}
+    box.on_infer = lambda peer, header: pytest.fail("a request was sent")
+    with pytest.raises(ModelNotFound, match="the box has no model 'digits'; there are faces"):
+        play_experiment(experiment, 1, box.url)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_why_requests_failed_is_told(box, tmp_path, processes):
+    box.on_infer = lambda peer, header: peer.refuse(header, "failed", "the device caught fire")
+    result = play_experiment(experiment_in(tmp_path), 1, box.url, processes)
+    count = result.total().requests
+    assert result.outcomes() == {"failed": count}
+    told = f"{count} of {count} requests failed (failed), the first because: the device caught fire"
+    assert told in result.notes
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_how_well_the_generator_kept_to_its_schedule_is_told(box, tmp_path, processes):
+    lag = play_experiment(experiment_in(tmp_path), 1, box.url, processes).send_lag
+    assert lag is not None
+    assert 0 < lag.p50_ms <= lag.p99_ms <= lag.max_ms
 
 
 def test_a_policy_that_was_swapped_meanwhile_is_said(box, tmp_path):
