@@ -275,22 +275,27 @@ def _trace(ask: Ask, path: Path) -> Experiment:
         meant = did_you_mean(ask.format, FORMATS)
         raise AskError(f"unknown trace format {ask.format!r}; {meant}")
     fleet = _fleet(ask)
-    model = ask.model or fleet.models()[0]
-    entry, budget = MixEntry(model), ""
+    first = next(open_trace(path, ask.format))
+    models = [ask.model or fleet.models()[0]]
+    if ask.model is None and first.model is not None:
+        models = fleet.models()
+    entries = [MixEntry(model) for model in models]
+    note = f"every request of the trace is for model {models[0]!r}"
+    if len(models) > 1:
+        note = "every request of the trace is for the model that it names"
     if ask.deadline_ms is not None:
-        entry = replace(entry, deadline_ms=Fixed(ask.deadline_ms))
-    elif next(open_trace(path, ask.format)).budget_ns is None:
-        entry = replace(entry, deadline_scale=Fixed(DEADLINE_SCALE))
-        base_ms = fleet.base_ns().get(model, 0) / 1e6
-        budget = (
+        entries = [replace(entry, deadline_ms=Fixed(ask.deadline_ms)) for entry in entries]
+    elif first.budget_ns is None:
+        entries = [replace(entry, deadline_scale=Fixed(DEADLINE_SCALE)) for entry in entries]
+        base_ms = fleet.base_ns().get(models[0], 0) / 1e6
+        note += (
             f" and has {DEADLINE_SCALE * base_ms:.3g} ms to its deadline, {DEADLINE_SCALE:g} times "
             "its base latency, since the trace has no deadlines (--deadline-ms gives another)"
         )
     stream = TraceStream(
-        path, Mix([entry]), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
+        path, Mix(entries), ask.format, ask.speed, ask.rate_scale, _slice(ask.slice)
     )
     workload = Workload((stream,), requests=ask.requests)
-    note = f"every request of the trace is for model {model!r}{budget}"
     fleet = replace(fleet, notes=(*fleet.notes, note))
     return Experiment(path.name.split(".")[0], WorkloadSource(workload), fleet)
 

@@ -2,7 +2,8 @@
 
 The deadline counts from the arrival, like all budgets here. The class of service (`qos`) is a
 label: the mix says what it means, since traces disagree on whether 0 is the best or the worst. A
-trace of requests that are all alike needs no such column.
+trace of requests that are all alike needs no such column. A column `model` names the model that
+each request asks for.
 """
 
 from __future__ import annotations
@@ -14,19 +15,24 @@ from replay.readers.columns import header_cells, rows
 from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines
 
-_COLUMNS = ("arrival_ms", "deadline_ms", "qos")
+_COLUMNS = ("arrival_ms", "deadline_ms")
+_OPTIONAL = ("qos", "model")
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
     """One entry per row."""
     del chance
-    labelled = "qos" in header_cells(lines.peek() or "")
-    for arrival, deadline, *qos in rows(lines, _COLUMNS if labelled else _COLUMNS[:2]):
+    header = header_cells(lines.peek() or "")
+    known = [name for name in _OPTIONAL if name in header]
+    for arrival, deadline, *rest in rows(lines, (*_COLUMNS, *known)):
         budget_ns = lines.ns_of_ms(deadline, "deadline_ms")
         if not budget_ns:
             raise lines.error("deadline_ms is 0", "the ms from the arrival to its deadline")
         at_ns = lines.ns_of_ms(arrival, "arrival_ms")
-        yield TraceEntry(at_ns, budget_ns, label="".join(qos).strip() or None)
+        told = dict(zip(known, map(str.strip, rest), strict=True))
+        if told.get("model") == "":
+            raise lines.error("model is empty", "the name of a model")
+        yield TraceEntry(at_ns, budget_ns, label=told.get("qos") or None, model=told.get("model"))
 
 
 FORMAT = TraceFormat(

@@ -20,6 +20,7 @@ class TraceEntry(NamedTuple):
         label: Its kind in the trace's own words, by which a mix can choose a model.
         source: Its sender; all requests of one sender are of the same kind.
         tokens: The tokens that a language model read and wrote; None for other traces.
+        model: The model it asks for; None if the trace does not tell.
     """
 
     at_ns: int
@@ -28,6 +29,7 @@ class TraceEntry(NamedTuple):
     label: str | None = None
     source: str | None = None
     tokens: tuple[int, int] | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from replay.readers import TraceEntry
 from replay.simulator import Arrival
 from replay.workloads.amounts import Amount
 from replay.workloads.errors import WorkloadError
+from scheduler.core.names import did_you_mean
 from scheduler.core.requests import DEFAULT_PRIORITY, RequestClass
 
 BaseLatency = Mapping[str, int]
@@ -136,27 +137,46 @@ class Mix:
         """An arrival for each entry of a trace.
 
         An entry whose label appears in the mix is of that kind; all others are of the kinds without
-        a label. Entries of one source are of one kind. Where the mix gives no deadline or size, the
-        trace's is used.
+        a label. If the trace names models and the mix has several, an entry is of a kind with its
+        model, or with its model as the label. Entries of one source are of one kind. Where the mix
+        gives no deadline or size, the trace's is used.
 
         Raises:
-            WorkloadError: An entry has no deadline, or no kind fits its label.
+            WorkloadError: An entry has no deadline, or no kind fits its label or its model.
         """
         chance = random.Random(f"{seed} mix")
         labels = {entry.label for entry in self.entries}
-        pools = {
-            label: _Pool([entry for entry in self.entries if entry.label == label], base_ns)
-            for label in labels
-        }
+        several = len({entry.model for entry in self.entries}) > 1
+        pools: dict[tuple[str | None, str | None], _Pool] = {}
         for entry in trace:
-            pool = pools.get(entry.label) or pools.get(None)
+            label = entry.label if entry.label in labels else None
+            model = entry.model if several else None
+            pool = pools.get((label, model))
             if pool is None:
-                raise WorkloadError(
-                    f"mix has no kind for what the trace labels {entry.label!r}; add one with that "
-                    f"label, or one without (it has {', '.join(sorted(map(str, labels)))})"
-                )
+                pool = pools[label, model] = _Pool(self._kinds_of(entry.label, model), base_ns)
             place = chance.random() if entry.source is None else _place_of(seed, entry.source)
             yield pool.at(place)(entry.at_ns, chance, entry)
+
+    def _kinds_of(self, label: str | None, model: str | None) -> list[MixEntry]:
+        """The kinds that a trace's entry with this label and model may be of."""
+        of_label = [entry for entry in self.entries if entry.label == label]
+        kinds = of_label or [entry for entry in self.entries if entry.label is None]
+        if model is not None:
+            named = [entry for entry in self.entries if entry.label == model]
+            kinds = [entry for entry in kinds if entry.model == model] or named
+            if not kinds:
+                known = sorted({entry.model for entry in self.entries})
+                raise WorkloadError(
+                    f"no kind of request has the trace's model {model!r} as its model, or as its "
+                    f"label; {did_you_mean(model, known)}"
+                )
+        if not kinds:
+            labels = sorted({str(entry.label) for entry in self.entries})
+            raise WorkloadError(
+                f"mix has no kind for what the trace labels {label!r}; add one with that "
+                f"label, or one without (it has {', '.join(labels)})"
+            )
+        return kinds
 
 
 def _place_of(seed: int | str, source: str) -> float:

@@ -110,7 +110,7 @@ def replay(
         typer.Option(
             metavar="NAME",
             help="The model that a trace's requests are for.",
-            show_default="the first by name",
+            show_default="those it names, else the first by name",
         ),
     ] = None,
     deadline_ms: Annotated[

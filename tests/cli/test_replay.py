@@ -328,6 +328,28 @@ def test_a_trace_is_cut_scaled_and_given_a_model(run):
     assert rows()[0]["bound_share"] is None
 
 
+def test_a_trace_that_names_models_is_played_with_them(run):
+    models = "{name: digits, base_ms: 5, per_item_ms: 1}, {name: faces, base_ms: 9, per_item_ms: 1}"
+    Path("two.yaml").write_text(f'models: [{models}]\nboxes: [{{devices: [{{id: "cpu:0"}}]}}]\n')
+    told = "".join(f"{at * 20},{'faces' if at % 4 else 'digits'},40\n" for at in range(40))
+    Path("named.csv").write_text(f"arrival_ms,model,deadline_ms\n{told}")
+    options = "--fleet", "two.yaml", "--policy", "edf", "--no-bound", "--full", "full.json"
+    _, out, _ = run("named.csv", *options)
+    assert "every request of the trace is for the model that it names" in out.replace("\n", " ")
+    (played,) = read_results("full.json")
+    assert {name: tally.requests for name, tally in played.by("model").items()} == {
+        "digits": 10,
+        "faces": 30,
+    }
+    run("named.csv", *options, "--model", "faces")
+    (played,) = read_results("full.json")
+    assert list(played.by("model")) == ["faces"]
+    Path("named.csv").write_text(f"arrival_ms,model,deadline_ms\n{told}{'900,face,40'}\n")
+    status, _, err = run("named.csv", *options)
+    assert (status, "the trace's model 'face' as its model" in err) == (2, True)
+    assert "did you mean 'faces'?" in err
+
+
 def test_bare_numbers_are_rates_unless_their_unit_is_told(run):
     Path("t.txt").write_text("".join(f"{at}\n" for at in (10, 20, 30)))
     options = "--fleet", "fleet.yaml", "--policy", "edf", "--no-bound", "--json", "rows.json"

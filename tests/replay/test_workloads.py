@@ -240,6 +240,28 @@ class TestTraces:
             ("small", 2, 60, 7),
         ]
 
+    @pytest.mark.parametrize(
+        ("mix", "asked"),
+        [
+            ([MixEntry("a"), MixEntry("b")], "abab"),
+            ([MixEntry("a"), MixEntry("c", label="b")], "acac"),
+            ([MixEntry("c")], "cccc"),  # all of one model, whatever the trace calls it
+            ([MixEntry("a"), MixEntry("b"), MixEntry("d", label="gold")], "abab"),
+            ([MixEntry("a", label="gold"), MixEntry("a"), MixEntry("b")], "abab"),
+        ],
+    )
+    def test_models_that_a_trace_names_are_asked_for(self, mix, asked):
+        trace = [TraceEntry(at, 1, model=model) for at, model in enumerate("abab")]
+        arrivals = Mix(mix).arrivals_of(trace, seed=0)
+        assert "".join(arrival.kind.model for arrival in arrivals) == asked
+
+    def test_label_and_model_choose_together(self):
+        kinds = [MixEntry("a", label="gold", priority=1), MixEntry("a"), MixEntry("b", priority=5)]
+        trace = [TraceEntry(0, 1, label=label, model=m) for label in ("gold", "") for m in "ab"]
+        found = Mix([*kinds, MixEntry("b", label="gold", priority=2)]).arrivals_of(trace, seed=0)
+        asked = [(arrival.kind.model, arrival.priority) for arrival in found]
+        assert asked == [("a", 1), ("b", 2), ("a", 3), ("b", 5)]
+
     def test_a_source_keeps_its_kind_and_many_sources_divide_by_the_shares(self):
         entries = [TraceEntry(at, 1, source=f"f{at % 2000}") for at in range(6000)]
         kinds = [
@@ -261,6 +283,9 @@ class TestTraces:
             list(Mix([MixEntry("m")]).arrivals_of([TraceEntry(0)], 0))
         with pytest.raises(WorkloadError, match=r"labels 'odd'.*\(it has large\)"):
             list(Mix([MixEntry("m", label="large")]).arrivals_of([TraceEntry(0, 1, 1, "odd")], 0))
+        mix = Mix([MixEntry("faces"), MixEntry("hands")])
+        with pytest.raises(WorkloadError, match=r"trace's model 'yolo'.*there are faces, hands"):
+            list(mix.arrivals_of([TraceEntry(0, 1, model="yolo")], 0))
 
 
 class TestWorkload:

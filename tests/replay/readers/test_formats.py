@@ -236,6 +236,16 @@ class TestDeadlines:
     def test_requests_that_are_all_alike_need_no_label(self):
         assert read("deadline_ms,arrival_ms\n50,1\n") == [TraceEntry(1_000_000, 50_000_000)]
 
+    def test_a_column_may_name_models(self):
+        assert read("arrival_ms,Model,deadline_ms\n1, faces ,2\n") == [
+            TraceEntry(1_000_000, 2_000_000, model="faces")
+        ]
+        assert read("model,arrival_ms,deadline_ms,qos\nfaces,1,2,gold\n") == [
+            TraceEntry(1_000_000, 2_000_000, label="gold", model="faces")
+        ]
+        with pytest.raises(TraceError, match=r":3: model is empty; expected the name of a model"):
+            read("arrival_ms,model,deadline_ms\n1,faces,2\n2,,2\n")
+
     def test_quotes_about_cells_are_no_part_of_them(self):
         plain = "arrival_ms,qos,deadline_ms\n12.5,gold,50\n13,,1.5\n"
         lines = ([f'"{cell}"' for cell in line.split(",")] for line in plain.splitlines())
