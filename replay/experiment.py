@@ -15,6 +15,7 @@ from multiprocessing import get_context, parent_process
 from tempfile import TemporaryFile
 from typing import IO, Any, NamedTuple
 
+from replay.accuracy import Accuracy
 from replay.bound import closest_bound
 from replay.fleet.model import Fleet
 from replay.headway import NoEnd, played, watch
@@ -170,6 +171,7 @@ class Experiment:
         arrivals = self.arrivals(seed)
         result.closed = isinstance(arrivals, Clients)
         calibration, bill = Calibration(fleet.targets(), fleet.events()), _Bill(fleet)
+        accuracy = Accuracy(fleet.targets())
         timeline = Timeline()
         last_ns = 0
 
@@ -182,7 +184,9 @@ class Experiment:
                 simulator = self._simulator(choice, seed, on_run, timeline.look)
                 with played(simulator):
                     for ending in self._played(simulator, arrivals):
-                        result.add(row_of(ending))
+                        row = row_of(ending)
+                        result.add(row)
+                        accuracy.add(row)
                         timeline.note_rest()
                         last_ns = max(last_ns, ending.at_ns)
         except PolicyFailed as error:
@@ -193,6 +197,7 @@ class Experiment:
         result.timeline = timeline.samples
         result.calibration = calibration.points()
         result.cost, result.energy_j = bill.total, bill.energy_uj / 1e6
+        result.accuracy_share = accuracy.share()
         return result
 
     def _case(self) -> str:

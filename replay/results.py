@@ -242,6 +242,8 @@ class RunResult:
         notes: What a reader has to know about how the result was obtained.
         closed: Whether the load was closed-loop: requests waited for the answers to earlier ones.
         send_lag: How far the sending of requests was behind the schedule; None for a simulation.
+        accuracy_share: The accuracy of the results on time, as a share of the best one of their
+            models; None if it isn't known, or if no model has variants that differ in it.
     """
 
     scenario: str
@@ -259,6 +261,7 @@ class RunResult:
     notes: list[str] = field(default_factory=list)
     closed: bool = False
     send_lag: SendLag | None = None
+    accuracy_share: float | None = None
 
     def add(self, row: Row) -> None:
         """Adds one request."""
@@ -335,6 +338,7 @@ class RunResult:
             "notes": list(self.notes),
             **({"closed": True} if self.closed else {}),
             **({"send_lag_ms": list(self.send_lag)} if self.send_lag else {}),
+            **({} if self.accuracy_share is None else {"accuracy_share": self.accuracy_share}),
             "tallies": [_tally_data(key, self.tallies[key]) for key in sorted(self.tallies)],
             "timeline": [[s.at_ns, s.queued, dict(s.busy)] for s in self.timeline],
             "rows": self.rows.to_data(),
@@ -359,6 +363,7 @@ class RunResult:
             list(data["notes"]),
             data.get("closed", False),
             SendLag(*data["send_lag_ms"]) if "send_lag_ms" in data else None,
+            data.get("accuracy_share"),
         )
 
 

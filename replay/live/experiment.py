@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from replay.accuracy import Accuracy
 from replay.experiment import Experiment
 from replay.live.endings import LiveEnding, OnProgress, Spread
 from replay.live.inputs import Inputs, random_inputs
@@ -69,7 +70,7 @@ def play_experiment(
     result = RunResult(experiment.name, _policy_in(before), seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
-    record = _Record(result)
+    record = _Record(result, Accuracy(experiment.fleet.targets()))
     arrivals = experiment.arrivals(seed)
     result.closed = isinstance(arrivals, Clients)
     try:
@@ -119,8 +120,9 @@ def _inputs(needed: Iterable[str], models: Mapping[str, Any]) -> Inputs:
 class _Record:
     """What is recorded of the requests of a run as they end."""
 
-    def __init__(self, result: RunResult) -> None:
+    def __init__(self, result: RunResult, accuracy: Accuracy) -> None:
         self._result = result
+        self._accuracy = accuracy
         self._lag_ns = Spread()
         self._cached = 0
         self._failed: Counter[str] = Counter()
@@ -129,6 +131,7 @@ class _Record:
     def add(self, ending: LiveEnding) -> None:
         row = row_of(ending)
         self._result.add(row)
+        self._accuracy.add(row)
         self._lag_ns.add(ending.lag_ns)
         self._cached += ending.target in _CACHED
         if row.outcome not in _EXPECTED:
@@ -138,6 +141,7 @@ class _Record:
     def close(self) -> None:
         """Adds to the result what is known only at the end."""
         seen = self._result.rows.seen
+        self._result.accuracy_share = self._accuracy.share()
         if seen:
             quantiles_ns = (self._lag_ns.quantile(share) or 0.0 for share in (0.5, 0.99, 1.0))
             self._result.send_lag = SendLag(*(ns / 1e6 for ns in quantiles_ns))

@@ -20,7 +20,7 @@ from scheduler.shares import per_cent
 
 _CASES_ON_TERMINAL = 12
 _WIDE, _NARROW, _TINY = 140, 100, 60
-_FEW, _MOST_LEFT_OUT = 2, 4
+_FEW, _MOST_LEFT_OUT = 2, 5
 _POLICY_WIDTH = 8
 """The least width of a policy's name; a longer name is wrapped."""
 BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
@@ -84,6 +84,7 @@ _COLUMNS: Sequence[Column] = (
     Column("on time %", lambda run: run.on_time, percent),
     Column("on time/s", lambda run: run.on_time_per_s, milliseconds),
     Column("of bound %", lambda run: run.of_bound, percent),
+    Column("accuracy %", lambda run: run.result.accuracy_share, percent),
     Column("p50 ms", lambda run: run.p50_ms, milliseconds),
     Column("p99 ms", lambda run: run.p99_ms, milliseconds),
     *(Column(f"{ending} %", _share_of(ending), percent) for ending in ENDINGS[1:]),
@@ -91,8 +92,9 @@ _COLUMNS: Sequence[Column] = (
     Column("joules", lambda run: run.energy_j, money),
 )
 _NOT_IF_NARROW = ("failed", "joules")
-_NOT_IF_SMALL = (*_NOT_IF_NARROW, "p50 ms", "late", "expired", "cost")
-_NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "p99 ms")
+_NOT_IF_FULL = (*_NOT_IF_NARROW, "p50 ms", "late")
+_NOT_IF_SMALL = (*_NOT_IF_FULL, "expired", "cost")
+_NOT_IF_TINY = (*_NOT_IF_SMALL, "of bound", "accuracy", "p99 ms")
 
 
 def columns(found: Study) -> list[Column]:
@@ -105,6 +107,7 @@ def columns(found: Study) -> list[Column]:
         "joules": any(run.energy_j for run in runs),
         "on time/s": any(run.result.closed for run in runs),
         "of bound %": any(run.of_bound is not None for run in runs),
+        "accuracy %": any(run.result.accuracy_share is not None for run in runs),
         "cost": any(run.cost for run in runs),
     }
     return [column for column in _COLUMNS if told.get(column.title, True)]
@@ -140,6 +143,7 @@ def summary(results: Iterable[RunResult]) -> list[dict[str, Any]]:
                 "after_last_share": run.after_last,
                 "bound": result.bound,
                 "bound_share": run.of_bound,
+                "accuracy_share": result.accuracy_share,
                 "p50_ms": run.p50_ms,
                 "p99_ms": run.p99_ms,
                 **{f"send_lag_{key}": ms for key, ms in _send_lag(result).items()},
@@ -308,14 +312,15 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     Args:
         found: The runs.
         left_out: 1 leaves out all intervals but that of the on-time share; 2 also the failed share
-            and energy; 3 all but the shares on time, of the bound and refused, and p99; 4 all but
-            the shares on time and refused, and every interval.
+            and energy; 3 also the late share and p50; 4 all but the shares on time, of the bound
+            and refused, accuracy and p99; 5 all but the shares on time and refused, and every
+            interval.
     """
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
     unit = " · shares in %" if left_out else ""
-    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
+    unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_FULL, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
     kept = [i for i, title in enumerate(titles) if title not in unwanted]
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
+from replay.accuracy import Accuracy
 from replay.experiment import Experiment, PolicyChoice, run_all
 from replay.fleet.file import parse_fleet
 from replay.fleet.model import Fleet
@@ -59,6 +60,54 @@ def experiment(requests: int = 400, load: float = 0.8, deadline_scale: float = 5
 def row(number: int, on_time: bool = True, outcome: str = "completed") -> Row:
     end_ns = number * 10 + 1_000_000 * (number + 1)
     return Row(number * 10, "m", "v", "cpu:0", 3, 1.0, 5, outcome, end_ns, on_time)
+
+
+def replace_in(before: Row, **changes: str) -> Row:
+    return Row(**{name: getattr(before, name) for name in Row.__slots__} | changes)
+
+
+# -- accuracy
+
+
+def choice_of(**accuracies: float | None) -> tuple[Fleet, Accuracy]:
+    """A fleet with variants of these accuracies of `m`, and a model without a choice."""
+    models = [
+        {"name": "m", "variant": variant, "base_ms": 10, "accuracy": accuracy}
+        for variant, accuracy in accuracies.items()
+    ]
+    alone = {"name": "alone", "base_ms": 10, "accuracy": 0.5}
+    found = fleet(models=[*models, alone])
+    return found, Accuracy(found.targets())
+
+
+def test_accuracy_is_a_share_of_the_best_of_each_model():
+    _, accuracy = choice_of(big=0.8, small=0.6)
+    for number, (variant, on_time) in enumerate([("big", True), ("small", True), ("small", False)]):
+        accuracy.add(replace_in(row(number, on_time), variant=variant))
+    assert accuracy.share() == pytest.approx((0.8 + 0.6) / (0.8 + 0.8))
+    for number in range(1000):  # what the other model is served doesn't count as a loss
+        accuracy.add(replace_in(row(number), model="alone", variant="default"))
+    share = accuracy.share()
+    assert share is not None
+    assert 0.998 < share < 1
+
+
+@pytest.mark.parametrize("accuracies", [{"big": 0.8}, {"big": 0.8, "small": 0.8}, {"big": None}])
+def test_without_a_choice_there_is_no_accuracy_to_tell(accuracies):
+    _, accuracy = choice_of(**accuracies)
+    accuracy.add(replace_in(row(0), variant="big"))
+    assert accuracy.share() is None
+
+
+def test_an_experiment_tells_the_accuracy_of_variants_that_differ_in_it():
+    found, _ = choice_of(big=0.8, small=0.6)
+    mix = [{"model": "m", "deadline_ms": 1000, "variant": v} for v in ("big", "small")]
+    workload = parse_workload({"requests": 400, "process": "poisson", "load": 0.2, "mix": mix})
+    result = Experiment("test", WorkloadSource(workload), found).simulate(EDF, 1)
+    assert result.accuracy_share == pytest.approx((0.8 + 0.6) / (2 * 0.8), abs=0.03)
+    assert summary([result])[0]["accuracy_share"] == result.accuracy_share
+    assert RunResult.from_data(result.to_data()) == result
+    assert experiment().simulate(EDF, 1).accuracy_share is None
 
 
 # -- determinism

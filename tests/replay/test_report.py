@@ -138,6 +138,15 @@ def test_a_title_has_the_whole_width(width):
     assert all(len(line) <= width for line in lines)
 
 
+def test_accuracy_has_a_column_where_variants_differ_in_it():
+    runs = sweep("goodput", "slackfit")
+    assert "accuracy" not in printed(runs)
+    for run in runs:
+        run.accuracy_share = 0.981
+    for width in (80, 160):
+        assert re.search(r"accuracy.*\n.*\n +goodput .*98\.1", printed(runs, width))
+
+
 def test_how_far_sending_was_behind_the_schedule_is_told_of_live_runs():
     live = [result("goodput", seed) for seed in (1, 2)]
     assert {row["send_lag_max_ms"] for row in summary(live)} == {None}
