@@ -157,8 +157,10 @@ def _absent(source: str) -> AskError:
         return AskError(f"stdin can't be played: {_READ_AGAIN}")
     if "/" in source or Path(source).suffix:
         path = Path(source)
-        beside = [each.name for each in path.parent.glob("*")]
-        return AskError(f"there is no file {source}{hint(path.name, beside)}")
+        known = [each.name for each in path.parent.glob("*")]
+        if "/" not in source:
+            known += scenario_names()
+        return AskError(f"there is no file {source}{hint(path.name, known)}")
     names = scenario_names()
     meant = did_you_mean(source, [*names, SCENARIOS], f"scenarios are {', '.join(names)}")
     return AskError(f"there is no file and no scenario called {source!r}; {meant}")

@@ -17,7 +17,7 @@ from rich.console import Console
 from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
 from scheduler.cli.tables import plain_table
-from scheduler.core.errors import line_in
+from scheduler.core.errors import line_of
 from scheduler.core.policy import Policy
 from scheduler.errors import LaxityError
 from scheduler.shares import percent
@@ -136,7 +136,7 @@ def _ended(policy: Policy) -> Iterator[Callable[[], None]]:
     def look(_number: int, frame: FrameType | None) -> None:
         nonlocal looks, is_slow, where
         looks += 1
-        if line := line_in(type(policy).__module__, frame):
+        if line := line_of(policy, frame):
             where = f", at {line}"
         if looks * _LOOK_S >= _LIMIT_S:
             raise _NoEnd(where)

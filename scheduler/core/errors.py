@@ -59,6 +59,18 @@ def line_in(module: str, frame: FrameType | None) -> str:
     return ""
 
 
+def line_of(policy: object, frame: FrameType | None) -> str:
+    """The line that a policy runs in a frame, as `FILE:LINE`; empty if it isn't running.
+
+    Of a wrapper and what it wraps, it is the innermost that runs: the wrapper merely waits for it.
+    """
+    at = ""
+    while policy is not None:
+        at = line_in(type(policy).__module__, frame) or at
+        policy = getattr(policy, "inner", None)
+    return at
+
+
 class InvariantError(AssertionError):
     """The scheduler's state contradicts itself, or an event contradicts it."""
 

@@ -16,8 +16,7 @@ from collections.abc import Callable
 import structlog
 
 from policies import DEFAULT
-from scheduler.core.errors import line_in
-from scheduler.core.policy import Policy
+from scheduler.core.errors import line_in, line_of
 from scheduler.daemon.driver import Driver
 
 LOOK_S = 5.0
@@ -81,12 +80,7 @@ def look(
 def _in_policy(thread_id: int, driver: Driver) -> str:
     """The line at which the policy, or one it wraps, is now; empty if no policy is running."""
     frame = sys._current_frames()[thread_id]
-    at = ""
-    policy: Policy | None = driver.core.policy
-    while policy is not None:  # the innermost that runs: a wrapper merely waits for it
-        at = line_in(type(policy).__module__, frame) or at
-        policy = getattr(policy, "inner", None)
-    if at:
+    if at := line_of(driver.core.policy, frame):
         return at
     if not line_in("scheduler.core.scheduler", frame):
         return ""

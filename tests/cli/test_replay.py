@@ -506,7 +506,9 @@ def test_the_targets_are_those_of_the_box_that_is_named(run, words):
     ("words", "said"),
     [
         (["lod-0_5"], "did you mean 'load-0_5'?"),
-        (["lod-0_5.csv"], "laxity: there is no file lod-0_5.csv\n"),
+        (["lod-0_5.csv"], "laxity: there is no file lod-0_5.csv (did you mean 'load-0_5'?)\n"),
+        (["load-0.5"], "laxity: there is no file load-0.5 (did you mean 'load-0_5'?)\n"),
+        (["./load-0.5"], "laxity: there is no file ./load-0.5\n"),
         (["work.yml"], "laxity: there is no file work.yml (did you mean 'work.yaml'?)\n"),
         (["load-0_5", "--fleet", "flete.yaml"], "file or directory (did you mean 'fleet.yaml'?)"),
         (["-", "--fleet", "fleet.yaml", "--format", "rates"], "stdin can't be played: a trace is"),

@@ -160,14 +160,12 @@ def test_what_a_policy_prints_is_not_among_the_figures(tmp_path):
     assert json.loads(result.stdout)["policy"]["name"] == str(chatty)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "            try: list(range(100))\n            except Exception: pass\n",
-        "            yield Wake(view.now_ns + 1, 'soon')\n",
-    ],
-)
-def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, body):
+SPINS = "            try: list(range(100))\n            except Exception: pass\n"
+DECIDES = "            yield Wake(view.now_ns + 1, 'soon')\n"
+
+
+@pytest.mark.parametrize(("body", "around"), [(SPINS, ""), (DECIDES, ""), (SPINS, "hedge?inner=")])
+def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, body, around):
     """In a process of its own, because the tests' own limit of time uses the same alarm."""
     endless = tmp_path / "endless.py"
     endless.write_text(
@@ -179,7 +177,7 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, body):
     code = (
         "import sys; from scheduler.cli import main, policy; "
         "policy._SLOW_S, policy._LIMIT_S, policy._LOOK_S = 1.0, 2.0, 0.02; "
-        f"sys.argv = ['laxity', 'policy', 'test', {str(endless)!r}]; main.main()"
+        f"sys.argv = ['laxity', 'policy', 'test', {around + str(endless)!r}]; main.main()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, cwd=ROOT
@@ -187,8 +185,9 @@ def test_a_policy_that_comes_to_no_end_is_told_with_its_line(tmp_path, body):
     assert (ended.returncode, ended.stdout) == (1, "")
     slow, end = ended.stderr.splitlines()
     place = r"at \S*endless.py:[456]"
-    assert re.search(rf"Endless is slow: a check or a scenario has taken 1 s so far, {place}", slow)
-    assert re.search(rf"Endless had not finished .* {place}; a decision should", end)
+    name = "Hedged" if around else "Endless"
+    assert re.search(rf"{name} is slow: a check or a scenario has taken 1 s so far, {place}", slow)
+    assert re.search(rf"{name} had not finished .* {place}; a decision should", end)
 
 
 def test_the_tutorial_shows_the_example():
