@@ -16,23 +16,24 @@ from replay.readers.entry import TraceEntry, TraceFormat
 from replay.readers.lines import Lines
 
 _COLUMNS = ("arrival_ms", "deadline_ms")
-_OPTIONAL = ("qos", "model")
 
 
 def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
     """One entry per row."""
     del chance
     header = header_cells(lines.peek() or "")
-    known = [name for name in _OPTIONAL if name in header]
-    for arrival, deadline, *rest in rows(lines, (*_COLUMNS, *known)):
+    labelled, named = ("qos" in header, "model" in header)
+    wanted = [*_COLUMNS, *["qos"] * labelled, *["model"] * named]
+    for arrival, deadline, *rest in rows(lines, wanted):
         budget_ns = lines.ns_of_ms(deadline, "deadline_ms")
         if not budget_ns:
             raise lines.error("deadline_ms is 0", "the ms from the arrival to its deadline")
         at_ns = lines.ns_of_ms(arrival, "arrival_ms")
-        told = dict(zip(known, map(str.strip, rest), strict=True))
-        if told.get("model") == "":
+        model = rest[-1].strip() if named else None
+        if model == "":
             raise lines.error("model is empty", "the name of a model")
-        yield TraceEntry(at_ns, budget_ns, label=told.get("qos") or None, model=told.get("model"))
+        label = rest[0].strip() or None if labelled else None
+        yield TraceEntry(at_ns, budget_ns, label=label, model=model)
 
 
 FORMAT = TraceFormat(
