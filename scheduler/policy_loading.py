@@ -87,8 +87,9 @@ def find_policy(name: str) -> PolicyFactory:
     if (found := _known(name)) is not None:
         return found
     if where and class_name:
-        return _class_of(name, _module(name, where), class_name)
-    raise _unknown(name, "or name one as 'module:Class' or 'path/to/file.py:Class'")
+        return _class_of(name, _module(name, where, class_name), class_name)
+    told = "or name one as 'module:Class' or 'path/to/file.py:Class'"
+    raise _unknown(name, told, _file_meant(name))
 
 
 def find_offered(name: str) -> PolicyFactory:
@@ -110,14 +111,22 @@ def _known(name: str) -> PolicyFactory | None:
     return _offered(name, points) if points else None
 
 
-def _unknown(name: str, otherwise: str) -> ValueError:
+def _unknown(name: str, otherwise: str, meant: str = "") -> ValueError:
     before, mark, _ = name.partition("?")
     if mark:
         told = f"give a wrapped policy's options in braces, as {{name: {before}, quantile: 0.9}}"
         return ValueError(f"policy {name!r} is not known; {told}")
     known = sorted({*POLICIES, *(point.name for point in entry_points(group=GROUP))})
     told = f"there are {', '.join(known)}; {otherwise}"
-    return ValueError(f"policy {name!r} is not known{hint(name, known)}; {told}")
+    return ValueError(f"policy {name!r} is not known{meant or hint(name, known)}; {told}")
+
+
+def _file_meant(where: str, class_name: str = "") -> str:
+    """The file in the current folder that was probably meant, in brackets; or nothing."""
+    with suppress(OSError, ValueError):
+        if Path(f"{where}.py").is_file():
+            return f" (did you mean {':'.join(filter(None, (f'{where}.py', class_name)))!r}?)"
+    return ""
 
 
 def files_of(name: str, options: Mapping[str, Any]) -> dict[Path, bytes]:
@@ -194,13 +203,16 @@ def _giver(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else "an unknown distribution"
 
 
-def _module(name: str, where: str) -> ModuleType:
+def _module(name: str, where: str, class_name: str) -> ModuleType:
     try:
         return importlib.import_module(where)
     except INTERRUPTIONS:
         raise
     except BaseException as error:
-        raise ValueError(f"policy {name!r}: module {where!r}: {words_of(error)}") from error
+        told = f"module {where!r}: {words_of(error)}"
+        if isinstance(error, ModuleNotFoundError) and error.name == where:
+            told += _file_meant(where, class_name)
+        raise ValueError(f"policy {name!r}: {told}") from error
 
 
 def _class_of(name: str, module: ModuleType, class_name: str) -> PolicyFactory:

@@ -19,7 +19,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.events import BatchDone, TargetUp
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.driver import Driver
-from scheduler.policy_loading import files_of, load_policy
+from scheduler.policy_loading import files_of, load_offered, load_policy
 from tests.core.world import MS, of, request, submit, target
 
 EXAMPLE = Path(__file__).parents[2] / "examples/policies/shortest_job_first.py"
@@ -98,6 +98,20 @@ def test_a_module_and_a_class_are_a_policy(own, monkeypatch):
     assert type(load_policy("own_policy:Own")).__name__ == "Own"
     assert type(load_policy("policies.edf:Edf")) is Edf
     sys.modules.pop("own_policy")
+
+
+def test_a_file_that_is_named_without_its_suffix_is_meant(own, monkeypatch):
+    monkeypatch.chdir(own.parent)
+    with pytest.raises(ValueError, match=r"is not known \(did you mean 'own_policy.py'\?\)"):
+        load_policy("own_policy")
+    with pytest.raises(ValueError, match=r"\(did you mean 'own_policy.py:Own'\?\)$"):
+        load_policy("own_policy:Own")
+    own.with_name("other.py").write_text("import nowhere_to_be_found")
+    monkeypatch.syspath_prepend(str(own.parent))
+    with pytest.raises(ValueError, match=r"No module named 'nowhere_to_be_found'$"):
+        load_policy("other:Own")
+    with pytest.raises(ValueError, match="is not known; there are"):  # files are no one else's
+        load_offered("own_policy")
 
 
 def test_an_entry_point_is_a_policy(monkeypatch):
