@@ -177,8 +177,17 @@ def _file(name: str, path: Path) -> ModuleType:
             del sys.modules[module_name]
         else:
             sys.modules[module_name] = before
-        raise ValueError(f"policy {name!r}: {path} raised {words_of(error)}") from error
+        told = f"policy {name!r}: {path} raised {words_of(error)}{_about_import(error, path)}"
+        raise ValueError(told) from error
     return module
+
+
+def _about_import(error: BaseException, path: Path) -> str:
+    """What to do if a policy's file imports another one beside it; else nothing."""
+    with suppress(OSError, ValueError):
+        if isinstance(error, ModuleNotFoundError) and path.with_name(f"{error.name}.py").is_file():
+            return "; files beside it can't be imported: install both, and name it as module:Class"
+    return ""
 
 
 def _offered(name: str, points: list[EntryPoint]) -> PolicyFactory:

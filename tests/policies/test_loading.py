@@ -114,6 +114,15 @@ def test_a_file_that_is_named_without_its_suffix_is_meant(own, monkeypatch):
         load_offered("own_policy")
 
 
+def test_an_import_of_a_file_beside_a_policy_is_told_for_what_it_is(own):
+    own.write_text("import beside_it")
+    with pytest.raises(ValueError, match=r"No module named 'beside_it'$"):
+        load_policy(str(own))
+    own.with_name("beside_it.py").touch()
+    with pytest.raises(ValueError, match="'beside_it'; files beside it can't be imported: install"):
+        load_policy(str(own))
+
+
 def test_an_entry_point_is_a_policy(monkeypatch):
     points = [EntryPoint("mine", "policies.edf:Edf", "laxity.policies")]
     points.append(EntryPoint("broken", "policies.edf:Nothing", "laxity.policies"))
