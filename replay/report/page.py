@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from replay.report.cases import Study, differences, study
 from replay.report.figures import ENDINGS
+from replay.report.notes import notes
 from replay.report.sections import (
     calibration_chart,
     calibrations,
@@ -22,7 +23,7 @@ from replay.report.sections import (
     load_charts,
 )
 from replay.report.svg import legend_mark
-from replay.report.table import BETWEEN_PARTS, cells, columns, compared, notes
+from replay.report.table import BETWEEN_PARTS, cells, columns, compared
 from replay.results import RunResult
 from scheduler.files import write_output
 

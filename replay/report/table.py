@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from replay.report.cases import Case, Difference, Measure, Study, differences, study
 from replay.report.figures import ENDINGS, figures
+from replay.report.notes import notes
 from replay.report.statistics import Estimate
 from replay.results import RunResult, SendLag
 from scheduler.shares import per_cent
@@ -25,9 +26,6 @@ _POLICY_WIDTH = 8
 """The least width of a policy's name; a longer name is wrapped."""
 BETWEEN_PARTS = re.compile(r"(?<=[?&,:=/(_ ])(?! )|(?<=[a-z]\.)(?=[A-Za-z])")
 """Where a policy's name is wrapped, if it must be."""
-
-_MOST_AFTER_LAST = 0.05
-"""A note is shown if more than this share of the on-time weight came after the last request."""
 
 _NOTHING = "–"  # noqa: RUF001 - a dash marks an empty cell
 
@@ -174,60 +172,6 @@ def verdict(difference: Difference) -> str:
         seeds = "one seed" if difference.estimate.count == 1 else "cases with different seeds"
         return f"{seeds}: no interval"
     return "clear" if difference.clear else "within chance"
-
-
-def notes(found: Study) -> list[str]:
-    """What a reader has to know before comparing."""
-    said = list(dict.fromkeys(note for run in found.runs() for note in run.result.notes))
-    if not found.even():
-        said.append(
-            "The policies did not all play the same cases with the same seeds: "
-            "their means over all cases are not comparable."
-        )
-    if any(run.result.closed for run in found.runs()):
-        said.append(
-            "Clients waited for each answer before they asked again, so each policy got different "
-            "requests, and fewer the slower it was: compare the requests on time per second, and "
-            "conclude nothing about overload."
-        )
-    said += _lagged(found)
-    said += _short(found)
-    strides = [run.result.rows.stride for run in found.runs()]
-    if max(strides, default=1) > 1:
-        said.append(
-            f"Of the longest run one request in {max(strides)} was kept: quantiles and charts "
-            "of latency and time are based on these, shares and counts on all."
-        )
-    return said
-
-
-def _lagged(found: Study) -> Iterator[str]:
-    """How well the load generator of live runs kept to its schedule, in the worst of them."""
-    lags = [run.result.send_lag for run in found.runs() if run.result.send_lag is not None]
-    if lags:
-        p50, p99, most = (
-            milliseconds(Estimate(max(ms), None, len(lags))) for ms in zip(*lags, strict=True)
-        )
-        yield (
-            f"Requests were sent {p50} ms (median), {p99} ms (99 %) and at most {most} ms after "
-            "they were due; latency and deadline count from when they were due."
-        )
-
-
-def _short(found: Study) -> Iterator[str]:
-    """A note if much of a run's result came after its last request, when the load had ended."""
-    of_runs = [
-        (run.after_last, case.name, policy)
-        for (case, policy), runs in found.cells.items()
-        for run in runs
-    ]
-    share, case_name, policy = max(of_runs, default=(0.0, "", ""))
-    if share > _MOST_AFTER_LAST:
-        yield (
-            f"{case_name} is short: {share:.0%} of what {policy} has on time still waited or ran "
-            "when the last request came, and had the devices to itself from then on. That flatters "
-            "policies that serve late. Play more (--requests, a longer trace)."
-        )
 
 
 def print_table(

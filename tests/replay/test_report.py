@@ -20,6 +20,7 @@ from replay.report import print_table, summary, write_chart, write_report
 from replay.report.cases import differences, study
 from replay.report.figures import ENDINGS, figures, timelines
 from replay.report.lines import Point
+from replay.report.notes import notes
 from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import WIDTH, count_axis, spread, ticks
@@ -147,13 +148,26 @@ def test_accuracy_has_a_column_where_variants_differ_in_it():
         assert re.search(r"accuracy.*\n.*\n +goodput .*98\.1", printed(runs, width))
 
 
+def test_a_note_on_several_cases_is_said_once():
+    runs = [result("edf", 1, load) for load in (0.5, 1.0, 1.5) for _ in range(2)]
+    for run in runs:
+        run.notes = ["the fleet is small", f"cameras, load {run.load:g}: it ended early"]
+    assert notes(study(runs))[:2] == [
+        "the fleet is small",
+        "cameras, load 0.5 and 2 other cases: it ended early",
+    ]
+    both = "cameras, load 0.5 and cameras, load 1: it ended early"
+    assert notes(study(runs[:4]))[1] == both
+    assert notes(study(runs[:1]))[1] == "cameras, load 0.5: it ended early"
+
+
 def test_how_far_sending_was_behind_the_schedule_is_told_of_live_runs():
     live = [result("goodput", seed) for seed in (1, 2)]
     assert {row["send_lag_max_ms"] for row in summary(live)} == {None}
     assert "after they were due" not in printed(live)
     live[0].send_lag, live[1].send_lag = SendLag(0.2, 1.5, 40.0), SendLag(0.3, 0.9, 120.0)
     assert [row["send_lag_p99_ms"] for row in summary(live)] == [1.5, 0.9]
-    said = "Requests were sent 0.30 ms (median), 1.50 ms (99 %) and at most 120 ms after they were"
+    said = "Requests were sent 0.30 ms (median), 1.50 ms (99 %) and at most 120.00 ms after they"
     assert said in printed(live)
     assert [RunResult.from_data(run.to_data()) for run in live] == live
 
