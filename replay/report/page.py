@@ -70,6 +70,7 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
         "endings": ENDINGS,
         "by_case": _by_case(found),
         "bounded": any(run.result.bound is not None for run in found.runs()),
+        "graded": any(run.result.accuracy_share is not None for run in found.runs()),
         "intervals": any(len(runs) > 1 for runs in found.cells.values()),
         "loads": load_charts(found),
         "rest": case_chart(found),

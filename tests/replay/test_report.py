@@ -139,13 +139,17 @@ def test_a_title_has_the_whole_width(width):
     assert all(len(line) <= width for line in lines)
 
 
-def test_accuracy_has_a_column_where_variants_differ_in_it():
+def test_accuracy_has_a_column_where_variants_differ_in_it(tmp_path):
     runs = sweep("goodput", "slackfit")
-    assert "accuracy" not in printed(runs)
+    assert "accuracy" not in printed(runs) + written(runs, tmp_path)
     for run in runs:
         run.accuracy_share = 0.981
     for width in (80, 160):
         assert re.search(r"accuracy.*\n.*\n +goodput .*98\.1", printed(runs, width))
+    page = written(runs, tmp_path)
+    check_page(page)
+    assert "<dt>accuracy</dt>" in page
+    assert "98.1 ± 0.0" in page
 
 
 def test_a_note_on_several_cases_is_said_once():
