@@ -14,7 +14,7 @@ from replay.live.inputs import Inputs, random_inputs
 from replay.live.replay import play_live
 from replay.results import ANSWERED, Row, RunResult, SendLag
 from replay.sources import WorkloadSource
-from replay.workloads import Clients
+from replay.workloads import Clients, TraceStream
 from scheduler import Client, LaxityError, ModelNotFound
 from scheduler.core.names import did_you_mean
 from scheduler.core.outcomes import REFUSALS, Outcome
@@ -98,11 +98,18 @@ def play_experiment(
 
 
 def _models_of(experiment: Experiment) -> list[str]:
-    """The models of a workload. Those of a journal are found only by reading it: none here."""
+    """The models that a workload is sure to request.
+
+    Those of a journal are found only by reading it, as is which ones of several a trace names.
+    """
     if not isinstance(experiment.source, WorkloadSource):
         return []
-    streams = experiment.source.workload.streams
-    return list(dict.fromkeys(entry.model for stream in streams for entry in stream.mix.entries))
+    found: dict[str, None] = {}
+    for stream in experiment.source.workload.streams:
+        models = dict.fromkeys(entry.model for entry in stream.mix.entries)
+        if len(models) == 1 or not isinstance(stream, TraceStream):
+            found |= models
+    return list(found)
 
 
 def _inputs(needed: Iterable[str], models: Mapping[str, Any]) -> Inputs:

@@ -512,6 +512,20 @@ def test_a_model_that_the_box_lacks_is_told_before_anything_is_sent(box, tmp_pat
         play_experiment(experiment, 1, box.url)
 
 
+def test_of_the_models_that_a_trace_may_name_the_box_needs_those_that_it_names(box, tmp_path):
+    models = "[{name: digits, base_ms: 5}, {name: faces, base_ms: 9}]"
+    fleet = tmp_path / "two.yaml"
+    fleet.write_text(f'models: {models}\nboxes: [{{devices: [{{id: "cpu:0"}}]}}]\n')
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,900\n5,digits,900\n")
+    (experiment,) = planned(Ask(str(trace), fleet=str(fleet)))
+    assert play_experiment(experiment, 1, box.url).outcomes() == {"completed": 2}
+    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,900\n5,faces,900\n")
+    result = play_experiment(experiment, 1, box.url)
+    assert result.outcomes() == {"completed": 1, "model_not_found": 1}
+    assert any("because: the box has no model 'faces'" in note for note in result.notes)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_why_requests_failed_is_told(box, tmp_path, processes):
     box.on_infer = lambda peer, header: peer.refuse(header, "failed", "the device caught fire")
