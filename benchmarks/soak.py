@@ -122,7 +122,7 @@ def http(box: Box) -> Iterator[Act]:
         tensor = {"name": "image", "datatype": "FP32", "shape": [1, *pixels.shape]}
         body = json.dumps({"inputs": [{**tensor, "data": pixels.ravel().tolist()}]}).encode()
         url = f"http://127.0.0.1:{box.http}/v2/models/digits/infer"
-        headers = {"content-type": "application/json", "x-laxity-deadline-ms": "200"}
+        headers = {"content-type": "application/json", "x-request-timeout-ms": "200"}
         with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=10) as said:
             said.read()
         return "completed"
