@@ -19,7 +19,7 @@ from edge_agent.hardware import describe
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
-from edge_agent.rebirth import end_past_life, rest_after_short_lives
+from edge_agent.rebirth import end_past_life, rest_after_short_lives, try_again
 from edge_agent.terminal import (
     DeviceBars,
     exit_on_signals,
@@ -94,6 +94,7 @@ def serve(
         raise typer.Exit(2)
     if wrong := _unusable(config, models, join or ()):
         _complain(wrong)
+        try_again()
         raise typer.Exit(2)
     if probe_only:
         raise typer.Exit(_probe(as_json))
@@ -110,6 +111,7 @@ def serve(
         with contextlib.suppress(ConfigError):  # it can't be read, as was just said
             if config is not None and is_cloud_config(config):
                 _complain(f"{config} looks like a file for `laxity cloud up`, not for a box")
+        try_again()
         raise typer.Exit(2) from None
     raise typer.Exit(_run(settings, config, over))
 
@@ -143,6 +145,7 @@ def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> 
 
 def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> int:
     at_once = threading.Event()
+    stop = threading.Event()
     try:
         stop = exit_on_signals()
         rest_after_short_lives()
@@ -160,6 +163,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
         agent = Agent(config, config_file and config_file.absolute(), over, hardware, stop.is_set)
     except AgentError as error:
         _complain(error)
+        try_again(stop.is_set)
         return error.exit_status
     except SystemExit:  # a signal; nothing serves yet
         return 0

@@ -4,6 +4,10 @@ Actors can't outlive the Ray that runs them, and a process can't get rid of a ha
 of its library may end the process at any moment. So the agent executes itself again at once. It
 keeps its process id, which a service manager watches, and its log. The next life begins by ending
 what is left of the previous one. Signals that arrive between the two lives count in the next.
+
+What the next life lacks may come back, such as a file that is being edited. So a life that can't
+start makes way for another one after a pause. Only the first one does not, because somebody is
+there to read why.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -34,6 +38,7 @@ SHORT_LIFE_S = 60.0
 """After a life shorter than this, in seconds, the next one waits; the wait doubles each time."""
 
 _LONGEST_WAIT_S = 30.0
+_PAUSE_S = 3.0
 _HEARD = "signals"
 """File in a life's folder with the numbers of the signals that the life has received."""
 
@@ -72,6 +77,27 @@ def start_over(born_s: float, folder: Path, listen: Iterable[Address]) -> None:
         _PAST_LISTEN: "\n".join(map(str, listen)),
     }
     os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
+
+
+def try_again(stopped: Callable[[], bool] = lambda: False) -> None:
+    """Begin one more life after a pause, because this one could not start; nothing of it is left.
+
+    Returns at once in a first life, or if a signal has come; one during the pause ends the process.
+    Call this in the main thread.
+
+    Args:
+        stopped: Returns whether a signal has come before.
+    """
+    if _FAILED not in os.environ:
+        return
+    heeded = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    if stopped():
+        return
+    print(f"Trying once more in {_PAUSE_S:.0f} s.", file=sys.stderr, flush=True)
+    if signal.sigtimedwait(heeded, _PAUSE_S) is not None or stopped():  # by another thread
+        sys.exit()
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def end_started(folder: Path) -> None:

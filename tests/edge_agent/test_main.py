@@ -54,6 +54,30 @@ def write(tmp_path):
     return write_file
 
 
+def test_a_life_after_another_waits_for_what_it_lacks_until_a_signal(write, tmp_path):
+    config = write("polcy: edf")
+    with subprocess.Popen(
+        [sys.executable, "-m", "edge_agent", "--config", str(config)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"LAXITY_AGENT_SHORT_LIVES": "0"},
+    ) as agent:
+        try:
+            assert agent.stderr is not None
+            told = agent.stderr.readline()
+            assert told.startswith(f"{config}:2: polcy: ")
+            assert agent.stderr.readline() == "Trying once more in 3 s.\n"
+            (tmp_path / "models").rmdir()
+            config.write_text("state_dir: state")  # mended, but now there are no models
+            told = f"the model repository {tmp_path / 'models'} is not a folder"
+            assert any(line.startswith(told) for line in agent.stderr)
+            assert agent.stderr.readline() == "Trying once more in 3 s.\n"
+            agent.terminate()
+            assert agent.wait(60) == 0
+        finally:
+            agent.kill()
+
+
 def test_a_file_where_a_socket_should_be_is_left_alone(write, tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("of somebody")
