@@ -38,7 +38,7 @@ from scheduler.daemon.parts import (
     open_tasks,
     token_for_others,
 )
-from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
+from scheduler.daemon.reloading import LastPolicy, Reloaded, first_policy, reloaded
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
@@ -71,6 +71,9 @@ LISTENING = "listening.json"
 
 HUNG_POLICY = "hung-policy.json"
 """Another file there: a note for the next scheduler about a policy that hung."""
+
+LAST_POLICY = "last-policy.json"
+"""And one about the policy of the last configuration without mistakes."""
 
 
 class SchedulerProcess:
@@ -110,7 +113,8 @@ class SchedulerProcess:
                 os.sched_setaffinity(0, cores)
         self._config_file, self._over = config_file, over
         # A scheduler that Ray restarted begins with the current content of the file.
-        begun = reloaded(config, config_file, over)
+        self._last_policy = LastPolicy(door_socket.with_name(LAST_POLICY))
+        begun = reloaded(self._last_policy.within(config), config_file, over)
         self._config, self._not_taken = begun.config, begun.not_taken
         self._not_taken_secrets: list[str] = []
         self._reloading, self._is_stale = threading.Lock(), False
@@ -119,6 +123,8 @@ class SchedulerProcess:
         self._addresses: list[str] = []
         self._all_addresses: list[str] = []
         policy = self._config.policy
+        if begun.policy is not None:
+            self._last_policy.note(policy)
         self._policy_files = begun.files or files_of(policy.name, policy.options)
         self._hung_policy = HungPolicy(door_socket.with_name(HUNG_POLICY))
         self._started = time.monotonic()
@@ -167,6 +173,8 @@ class SchedulerProcess:
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self._config, self._config_file, self._over)
+                if read.policy is not None:
+                    self._last_policy.note(read.config.policy)
                 self._wait(self._take(read))
             except Exception as error:  # whatever it is: later changes must still be read
                 log.exception("configuration not applied", file=str(self._config_file))

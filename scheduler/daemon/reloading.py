@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
+from pydantic import ValidationError
 
 from scheduler.config.box import Config, load_config
+from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.policy import Policy
+from scheduler.files import replace_file
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back
 
@@ -36,6 +40,34 @@ class Reloaded(NamedTuple):
     not_taken: list[str]
     policy: Policy | None
     files: dict[Path, bytes]
+
+
+class LastPolicy:
+    """The policy of the last file without mistakes, noted for the next scheduler of an agent's run.
+
+    The agent gives every scheduler that Ray starts the configuration that it was itself started
+    with; if the file has mistakes by then, that is not the last one in use.
+
+    Args:
+        path: The note's file, in the folder of this agent run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads and writes nothing yet."""
+        self._path = path
+
+    def note(self, policy: PolicyConfig) -> None:
+        """Writes the note."""
+        with contextlib.suppress(OSError):  # without it, the agent's own configuration counts
+            replace_file(self._path, policy.model_dump_json(), mode=0o600)
+
+    def within(self, config: Config) -> Config:
+        """A configuration with the noted policy, or as it is where there is no note."""
+        try:
+            policy = PolicyConfig.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError):
+            return config
+        return config.model_copy(update={"policy": policy})
 
 
 def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> Reloaded:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,43 @@ def test_one_that_can_not_be_made_is_an_error_but_where_the_scheduler_was_brough
     policy, lacking = first_policy(begun("no-such"), None, None)
     assert policy is None
     assert "policy 'no-such' is not known" in str(lacking)
+
+
+LIVES = """
+import sys, time
+from pathlib import Path
+from scheduler.config.box import load_config
+from scheduler.daemon.actor import SchedulerProcess
+
+file = Path(sys.argv[1])
+config = load_config(file)
+
+
+def life():
+    return SchedulerProcess(config, file, {}, {}, (), file.with_name("doors"))
+
+
+def saved(life, policy, told):
+    file.write_text(file.read_text().replace(life._config.policy.name, policy))
+    life.reload()
+    while not told(life):
+        time.sleep(0.01)
+
+
+first = life()
+saved(first, "edf", lambda life: life._driver.policy[0] == "edf")
+saved(first, "no-such", lambda life: life._not_taken)
+first.drain(0)
+second = life()
+print(second._driver.policy[0], len(second._not_taken))
+second.drain(0)
+"""
+
+
+def test_with_mistakes_in_the_file_the_next_scheduler_goes_on_with_the_last_one(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    listen = f"{{native: 'unix://{tmp_path}/s'}}"
+    file.write_text(f"policy: fcfs\nstate_dir: state\nlisten: {listen}\n")
+    command = [sys.executable, "-c", LIVES, str(file)]
+    lives = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert lives.stdout.splitlines()[-1] == "edf 1"
