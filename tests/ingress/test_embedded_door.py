@@ -45,11 +45,14 @@ BODY = json.dumps(
 
 
 class OneModel(FakeBox):
-    """Answers questions with one model, which is up."""
+    """Answers questions with one model, which is up; after a while, where that is set."""
+
+    after_s = 0.0
 
     def take(self, peer: Peer, header: wire.Header) -> None:
         if header["t"] in ASKED:
-            peer.send({"t": "reply", "id": header["id"], "value": ASKED[header["t"]]})
+            reply = {"t": "reply", "id": header["id"], "value": ASKED[header["t"]]}
+            self.loop.call_later(self.after_s, peer.send, reply)
         else:
             super().take(peer, header)
 
@@ -126,6 +129,28 @@ def test_an_inference_that_comes_in_pieces_is_answered(box: OneModel) -> None:
     assert response.status == 200
     assert said(response)["outputs"][0]["data"] == [1.5, 2.5]
     assert ("x-laxity-outcome", "completed") in response.headers
+
+
+def test_the_wait_for_a_scheduler_that_starts_counts_against_the_deadline(box: OneModel) -> None:
+    box.after_s = 0.3
+    assert ask(box, "POST", INFER, BODY, headers=(("x-request-timeout-ms", "60000"),)).status == 200
+    ((_, asked),) = box.messages("infer")
+    assert asked["budget_ns"] < 59_800_000_000
+
+
+@pytest.mark.parametrize("where", ["header", "parameters"])
+def test_a_request_that_waits_for_the_scheduler_ends_at_its_deadline(
+    box: OneModel, where: str
+) -> None:
+    box.stop()
+    given: tuple[tuple[str, str], ...] = (("x-request-timeout-ms", "20"),)
+    body = {**json.loads(BODY), "parameters": {"timeout": 20_000}}
+    if where == "header":
+        response = ask(box, "POST", INFER, BODY, headers=given)
+    else:
+        response = ask(box, "POST", INFER, json.dumps(body).encode())
+    assert (response.status, said(response)["code"]) == (504, "expired")
+    assert said(response)["budget_ms"] == 20
 
 
 def test_the_budget_goes_to_the_scheduler_and_its_refusal_comes_back(box: OneModel) -> None:

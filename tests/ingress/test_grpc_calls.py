@@ -204,6 +204,44 @@ def test_the_wait_for_a_thread_that_decodes_counts_against_the_deadline(box: One
     assert asked["budget_ns"] < 59_800_000_000
 
 
+def test_a_call_that_waits_for_the_scheduler_ends_at_its_deadline() -> None:
+    message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(8)])
+    message.inputs.add(name="image", datatype="FP32", shape=[1, 2])
+    put(message.parameters, {"timeout": 20_000})
+
+    async def abort(code: Any, words: str, _metadata: Any) -> None:
+        raise grpc.RpcError(code, words)
+
+    async def test() -> None:
+        service = Service(Box("unix:///none"), SharedMemory(None), Defaults(1.0, {}), "", 8, "", 1)
+        door = InferenceService(service, Callers(Access()), Held(600_000))
+        with pytest.raises(grpc.RpcError) as ended:
+            await door.ModelInfer(message, a_call(abort=abort))
+        assert ended.value.args[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "the deadline of 20 ms passed before the scheduler could be asked" in str(ended)
+        service.box.close()
+
+    run(test)
+
+
+def test_the_wait_for_the_signature_counts_against_the_deadline(box: OneModel) -> None:
+    message = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(8)])
+    message.inputs.add(name="image", datatype="FP32", shape=[1, 2])
+    put(message.parameters, {"timeout": 60_000_000})
+    box.after_s = 0.3
+
+    async def test() -> None:
+        service = Service(Box(box.url), SharedMemory(None), Defaults(1.0, {}), "", 8, "info", 10**6)
+        await InferenceService(service, Callers(Access()), Held(600_000)).ModelInfer(
+            message, a_call()
+        )
+        service.box.close()
+
+    run(test)
+    ((_, asked),) = box.messages("infer")
+    assert asked["budget_ns"] < 59_800_000_000
+
+
 def test_a_box_that_is_away_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.ingress.oip.box._ANSWER_S", 0.01)
 

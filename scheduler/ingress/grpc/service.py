@@ -225,14 +225,17 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
-        info = self._box.known(*named) or await self._box.model(*named, tenant)
+        headers = self._callers.headers(context)
+        parameters = values_of(message.parameters)
+        info, waited_ns = await service.signature(*named, parameters, headers, tenant, grpc_s)
         reader = service.memory.reader(tenant, service.body_bytes, hold)
         request = await self._parsed(message, tenant, reader)
+        if waited_ns:
+            request = replace(request, waited_ns=request.waited_ns + waited_ns)
         if request.encoded:
             self._box.check_rested(tenant)
             request = await restored(info, request, service.body_bytes)
             hold(sum(array.nbytes for array in request.inputs.values()))
-        headers = self._callers.headers(context)
         terms = service.terms(request, headers, info.name, tenant, grpc_s)
         future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 from scheduler.errors import Unavailable
 from scheduler.ingress.http.coding import accepted_coding, decoded, encoded
 from scheduler.ingress.http.connection import Turn
-from scheduler.ingress.http.inference import answer, json_size, parsed
+from scheduler.ingress.http.inference import answer, json_size, parameters_beside, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.box import ModelInfo
@@ -144,26 +145,30 @@ class InferTurns:
             self._turns.refuse(turn, error)
 
     async def _prepare(self, turn: Turn, model: str, version: str) -> None:
-        request = turn.request
-        request.tenant.check_model(model)
-        box = self._service.box
-        info = box.known(model, version) or await box.model(model, version, request.tenant)
+        request, began_ns = turn.request, time.monotonic_ns()
+        tenant, headers = request.tenant, request.headers
+        tenant.check_model(model)
+        box, beside = self._service.box, parameters_beside(headers, request.body, _THREAD_BYTES)
+        info, _ = await self._service.signature(model, version, beside, headers, tenant)
         if coding := request.headers.get("content-encoding"):
             box.check_rested(request.tenant)
             turn.take_body(await self._decoded(request.body, coding))
+        waited_ns = time.monotonic_ns() - began_ns
         if self._is_long(turn):
-            await self._begin_in_turn(turn, info, version)
+            await self._begin_in_turn(turn, info, version, waited_ns)
         else:
-            self._begin(turn, info, version)
+            self._begin(turn, info, version, waited_ns)
 
     def _is_long(self, turn: Turn) -> bool:
         request = turn.request
         size = json_size(request.headers, len(request.body)) or 0
         return self._pace.holds(request.tenant, size)
 
-    async def _begin_in_turn(self, turn: Turn, info: ModelInfo, version: str) -> None:
+    async def _begin_in_turn(
+        self, turn: Turn, info: ModelInfo, version: str, before_ns: int = 0
+    ) -> None:
         async with self._pace.turn(turn.request.tenant) as waited_ns:
-            self._begin(turn, info, version, waited_ns)
+            self._begin(turn, info, version, before_ns + waited_ns)
 
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes

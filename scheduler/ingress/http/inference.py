@@ -93,6 +93,20 @@ def parsed(
     )
 
 
+def parameters_beside(
+    headers: Mapping[str, str], body: memoryview, most_bytes: int
+) -> Mapping[str, Any]:
+    """The parameters of a request that is not parsed yet; none if its JSON is long or compressed.
+
+    Raises:
+        InvalidInput: As in `parsed`.
+    """
+    size = json_size(headers, len(body)) if "content-encoding" not in headers else None
+    if size is None or size > most_bytes:
+        return {}
+    return _parameters(json_object(body[:size]), "the request")
+
+
 def answer(
     request: InferRequest,
     inferred: Inferred,

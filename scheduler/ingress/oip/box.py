@@ -145,8 +145,11 @@ class Box:
         exact: bool,
         tenant: Tenant,
         on_end: OnEnd,
+        given_ms: float | None = None,
     ) -> Call:
         """Builds the request for one item, for `start`, after which `on_end` is called once.
+
+        `deadline_ms` is what the door has left of the caller's deadline, which was `given_ms`.
 
         Raises:
             InvalidInput: An argument is wrong.
@@ -157,7 +160,7 @@ class Box:
         def ended(answer: Result | BaseException) -> None:
             if isinstance(answer, Overloaded):
                 self._note_rest(tenant.name, answer)
-            on_end(self._in_callers_terms(answer, deadline_ms, call))
+            on_end(self._in_callers_terms(answer, given_ms or deadline_ms, call))
 
         call = infer_call(
             next(self._ids),

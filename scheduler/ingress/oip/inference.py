@@ -30,6 +30,7 @@ class Terms:
         priority: 0 (first) to 7; None for the tenant's default.
         accept_late: Whether a result after the deadline is wanted.
         exact: Whether the answer must be for exactly the inputs of the request.
+        given_ms: The deadline that the caller gave, if the door has taken a part of it already.
     """
 
     tenant: Tenant
@@ -37,6 +38,7 @@ class Terms:
     priority: int | None
     accept_late: bool
     exact: bool = False
+    given_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ class Inference:
             terms.exact,
             terms.tenant,
             lambda answer: self._take(index, answer),
+            terms.given_ms,
         )
 
     def _take(self, index: int, answer: Result | BaseException) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.errors import Unavailable
-from scheduler.ingress.oip.box import Box
+from scheduler.errors import DeadlineExpired, Unavailable
+from scheduler.ingress.oip.box import Box, ModelInfo
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact
 from scheduler.ingress.oip.inference import Inferred, Terms
 from scheduler.ingress.oip.outputs import OutputTensor, output_tensors
-from scheduler.ingress.oip.request import InferRequest, flag
+from scheduler.ingress.oip.request import InferRequest, Parameters, flag
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import Tenant
 
@@ -49,6 +51,44 @@ class Service:
         except Unavailable:
             return False
 
+    async def signature(
+        self,
+        model: str,
+        version: str,
+        parameters: Parameters,
+        headers: Mapping[str, str],
+        tenant: Tenant,
+        grpc_s: float | None = None,
+    ) -> tuple[ModelInfo, int]:
+        """A model's signature, and how long a request had to wait for it, in nanoseconds.
+
+        A door that has just been started knows none, and the scheduler may be starting as well.
+
+        Args:
+            model: The model's name.
+            version: The variant that must run, or empty.
+            parameters: The request's parameters, as far as they are known yet.
+            headers: As in `terms`.
+            tenant: As in `terms`.
+            grpc_s: As in `terms`.
+
+        Raises:
+            DeadlineExpired: The scheduler did not answer before the request's deadline.
+            LaxityError: As in `Box.model`.
+        """
+        if (info := self.box.known(model, version)) is not None:
+            return info, 0
+        began_ns = time.monotonic_ns()
+        given_ms = deadline_ms(parameters, headers, grpc_s, model, tenant, self.defaults)
+        try:
+            info = await asyncio.wait_for(self.box.model(model, version, tenant), given_ms / 1e3)
+        except asyncio.TimeoutError:
+            raise DeadlineExpired(
+                f"the deadline of {given_ms:g} ms passed before the scheduler could be asked",
+                {"budget_ms": given_ms},
+            ) from None
+        return info, time.monotonic_ns() - began_ns
+
     def terms(
         self,
         request: InferRequest,
@@ -77,6 +117,7 @@ class Service:
             priority(parameters, headers),
             flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
+            given_ms,
         )
 
     def delivered(
