@@ -19,12 +19,13 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
 
 from edge_agent.listening import remove_stale
+from edge_agent.run_dir import is_in_own
 from edge_agent.terminal import SIGNALS
 from scheduler.address import Address, parse_address
 
@@ -76,7 +77,7 @@ def start_over(born_s: float, folder: Path, listen: Iterable[Address]) -> None:
         _PAST_FOLDER: str(folder),
         _PAST_LISTEN: "\n".join(map(str, listen)),
     }
-    os.execve(sys.executable, sys.orig_argv, {**os.environ, **told})
+    _execute({**os.environ, **told})
 
 
 def try_again(stopped: Callable[[], bool] = lambda: False) -> None:
@@ -97,7 +98,18 @@ def try_again(stopped: Callable[[], bool] = lambda: False) -> None:
     print(f"Trying once more in {_PAUSE_S:.0f} s.", file=sys.stderr, flush=True)
     if signal.sigtimedwait(heeded, _PAUSE_S) is not None or stopped():  # by another thread
         sys.exit()
-    os.execv(sys.executable, sys.orig_argv)
+    _execute(os.environ)
+
+
+def _execute(environment: Mapping[str, str]) -> None:
+    """Execute this program again, without the files that Ray's library would leave open in it.
+
+    Each life would keep three log files of every earlier one, and their room on the disk.
+    """
+    for number, path in _open_files(psutil.Process()):
+        if is_in_own(path):
+            os.set_inheritable(number, False)
+    os.execve(sys.executable, sys.orig_argv, environment)
 
 
 def end_started(folder: Path) -> None:
@@ -146,16 +158,19 @@ def _is_of(process: psutil.Process, life: str, folder: str) -> bool:
     open, which count also if they have been removed.
     """
     return process.environ().get(_MARK) == life or any(
-        path.startswith(f"{folder}/") for path in _open_files(process)
+        path.startswith(f"{folder}/") for _, path in _open_files(process)
     )
 
 
-def _open_files(process: psutil.Process) -> Iterator[str]:
-    """What a process has open; not psutil's `open_files`, which leaves out removed files."""
+def _open_files(process: psutil.Process) -> Iterator[tuple[int, str]]:
+    """The descriptors of a process, and the path of each.
+
+    Not psutil's `open_files`, which leaves out removed files.
+    """
     with contextlib.suppress(OSError):  # it has just ended
         for number in Path(f"/proc/{process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):
-                yield os.readlink(number)
+                yield int(number.name), os.readlink(number)
 
 
 def _end_all(life: str, folder: str) -> None:

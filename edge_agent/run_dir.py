@@ -20,13 +20,26 @@ def make_run_dir() -> Path:
     Its path is short, because Ray and the workers put unix sockets below it, whose paths are
     limited to 107 bytes. Folders of this user's killed runs are removed.
     """
-    root = Path(tempfile.gettempdir())
+    root = _root()
     for old in root.glob(f"{_PREFIX}*"):
         if not _is_used(old):
             shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=root))
+    folder = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=root))
     fcntl.flock(open_lock(folder / _LOCK), fcntl.LOCK_EX)
     return folder
+
+
+def is_in_own(path: str) -> bool:
+    """Whether a path without links is below a folder of this process, whichever life made it."""
+    return path.startswith(f"{_root().resolve() / _own_prefix()}")
+
+
+def _root() -> Path:
+    return Path(tempfile.gettempdir())
+
+
+def _own_prefix() -> str:
+    return f"{_PREFIX}{os.getpid()}-"
 
 
 def _is_used(folder: Path) -> bool:

@@ -106,6 +106,40 @@ def test_a_signal_between_two_lives_counts_once_the_past_is_ended_and_removed(
     assert list(tmp_path.iterdir()) == [script]
 
 
+OPEN = """
+import os, sys, time
+from pathlib import Path
+from edge_agent import rebirth
+from edge_agent.run_dir import make_run_dir
+
+if "SECOND" in os.environ:
+    rebirth.end_past_life()
+    names = [os.path.basename(name) for _, name in rebirth._open_files(rebirth.psutil.Process())]
+    print("ray.log (deleted)" in names, "others.log" in names)
+    sys.exit()
+folder = make_run_dir()
+for file in (folder / "ray.log", Path(sys.argv[1])):
+    os.set_inheritable(os.open(file, os.O_CREAT | os.O_WRONLY), True)
+os.environ["SECOND"] = "1"
+if sys.argv[2] == "starts over":
+    rebirth.mark_life(folder)
+    rebirth.start_over(time.monotonic(), folder, [])
+rebirth.shutil.rmtree(folder)
+rebirth._PAUSE_S = 0
+rebirth.try_again()
+"""
+
+
+@pytest.mark.parametrize("how", ["starts over", "tries again"])
+def test_a_life_leaves_no_file_of_its_folder_open_in_the_next(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "open.py"
+    script.write_text(OPEN)
+    command = [sys.executable, str(script), str(tmp_path / "others.log"), how]
+    environment = os.environ | {"LAXITY_AGENT_SHORT_LIVES": "0"}
+    lives = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert lives.stdout.splitlines() == ["False True"]
+
+
 def test_a_first_life_ends_nothing(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAXITY_AGENT_PAST", raising=False)
     process = start(LAXITY_AGENT_LIFE="any")
