@@ -150,6 +150,12 @@ class Catalog:
         self._told.pop(target_id, None)
         self._devices.discard(target_id)
 
+    def __contains__(self, model: object) -> bool:
+        """Whether there is a model of this name, served or not."""
+        return model in self.cards or any(
+            name == model for name, _ in chain.from_iterable(self.problems.values())
+        )
+
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.
 

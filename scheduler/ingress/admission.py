@@ -144,7 +144,7 @@ class Admission:
     def _check_model(self, header: Header, tenant: Tenant) -> None:
         """Checks access before the catalog is asked, whose errors name other tenants' models."""
         catalog = self._driver.catalog
-        tenant.check_model(str(header.get("model")), catalog.cards if catalog.problems else None)
+        tenant.check_model(str(header.get("model")), catalog if catalog.problems else None)
 
     def _check_loaded(self, model: str) -> None:
         if model in self._unloaded:

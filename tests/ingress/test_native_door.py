@@ -74,9 +74,10 @@ class Box:
 
 @asynccontextmanager
 async def a_box(folder: Path, held_bytes: int = 10**8) -> AsyncIterator[Box]:
-    """A native door with three models and no device that runs them."""
+    """A native door with four models and no device that runs them."""
     driver = Driver(limits=Limits(bytes=held_bytes))
-    driver.catalog.learn("cpu:0", [card("line-a"), card("secret")], [("secret2", "no weights")])
+    problems = [("secret2", "no weights"), ("line-b", "no weights either")]
+    driver.catalog.learn("cpu:0", [card("line-a"), card("secret")], problems)
     rules = DoorRules("s", ACCESS, FrameLimits(), 8, 10**12)
     door = NativeDoor(driver, rules, lambda: {**driver.status(), "draining": False})
     door.shelf = ModelShelf(folder)
@@ -117,7 +118,7 @@ def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
             async with box.client("all") as client:
                 told = await client.models()
                 assert [model["name"] for model in told["models"]] == ["line-a", "secret"]
-                assert [problem["model"] for problem in told["problems"]] == ["secret2"]
+                assert [each["model"] for each in told["problems"]] == ["secret2", "line-b"]
                 for model in ("line-a", "secret"):
                     with pytest.raises(Unavailable):
                         await client.infer(model, X, deadline_ms=1000)
@@ -127,7 +128,9 @@ def test_a_tenant_hears_of_its_own_models_alone(tmp_path: Path) -> None:
             async with box.client("line") as client:
                 told = await client.models()
                 assert [model["name"] for model in told["models"]] == ["line-a"]
-                assert told["problems"] == []
+                assert [each["model"] for each in told["problems"]] == ["line-b"]
+                with pytest.raises(ModelNotFound, match="'line-b' can't be served: no weights"):
+                    await client.infer("line-b", X, deadline_ms=1000)
                 assert [each["name"] for each in await client.statistics()] == ["line-a"]
                 # Near what there is, or far from it.
                 for model in ("line-", "secret", "secret2", "secre"):
