@@ -90,7 +90,10 @@ class Door(Protocol):
 
 def main() -> None:
     """Runs a door until it is told to stop."""
-    spec = DoorSpec(**json.loads(Path(sys.argv[1]).read_text()))
+    try:
+        spec = DoorSpec(**json.loads(Path(sys.argv[1]).read_text()))
+    except FileNotFoundError:  # the agent that started it has ended meanwhile, or starts over
+        sys.exit(1)
     config = Config.model_validate(spec.config)
     sys.stderr = lasting_stderr(_PATIENCE_S, line_buffering=True)
     set_up_logging(config.log)

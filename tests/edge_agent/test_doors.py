@@ -39,6 +39,12 @@ def started_with(spec: Path) -> list[psutil.Process]:
     return found
 
 
+def test_a_door_whose_agent_has_gone_meanwhile_ends_without_a_word(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scheduler.ingress.process", str(tmp_path / "http-0.json")]
+    door = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (door.returncode, door.stdout, door.stderr) == (1, "", "")
+
+
 def test_a_door_that_can_not_be_started_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
