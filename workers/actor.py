@@ -213,8 +213,10 @@ class WorkerProcess:
             try:
                 work()
             except BaseException:  # half a worker is worse than none: Ray restarts it
-                traceback.print_exc()
-                os._exit(1)
+                try:
+                    traceback.print_exc()
+                finally:  # also where there is no room for that
+                    os._exit(1)
 
         threading.Thread(target=run, name=f"laxity-{name}", daemon=True).start()
 

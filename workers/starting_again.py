@@ -7,7 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import ray
 
@@ -36,7 +36,8 @@ def tried_again(who: str, *plain: type[Exception]) -> Iterator[None]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             raise
         told = f"{who} can't start again: {error}; trying once more in {_PAUSE_S:.0f} s"
-        print(told, file=sys.stderr, flush=True)
+        with suppress(OSError):  # the disk is full: that may pass too
+            print(told, file=sys.stderr, flush=True)
         time.sleep(_PAUSE_S)
         os._exit(1)
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
+from typing import TextIO, cast
 
 import structlog
 
 from scheduler.config.box import LogConfig
+
+
+class _Dropping:
+    """Writes text to a file, and drops what can't be written, for example to a full disk.
+
+    An error would reach what logs: a lost target would still count as up, or a link would end.
+    """
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
 
 
 def set_up_logging(config: LogConfig) -> None:
@@ -27,5 +47,5 @@ def set_up_logging(config: LogConfig) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelName(config.level.upper())
         ),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Dropping(sys.stderr))),
     )
