@@ -81,6 +81,7 @@ class Agent:
         self._lock = locked(config.state_dir, "agent")
         self._stopping = threading.Event()
         self._deciding = threading.Lock()
+        self._ready, self._failed = threading.Event(), 0
         self._run_dir = make_run_dir()
         self._doors: Doors | None = None
         mark_life(self._run_dir)
@@ -129,7 +130,8 @@ class Agent:
         self.addresses += self._doors.addresses
         replace_file(self._run_dir / LISTENING, json.dumps(self.addresses))
         actors = (SchedulerProcess.__name__, WorkerProcess.__name__)
-        kept = (actors, 1 + len(self.workers), self._start_over, self._stopping)
+        count, is_ready = lambda: 1 + len(self.workers) - self._failed, self._ready.is_set
+        kept = (actors, count, is_ready, self._start_over, self._stopping)
         files = RayFiles(self._run_dir / "ray")
         threading.Thread(target=files.watch, args=kept, daemon=True).start()
         if config_file is not None:
@@ -166,6 +168,8 @@ class Agent:
             AgentError: No device can be used.
         """
         failed = Readiness(self.scheduler, self.workers).wait(progress, stop)
+        self._failed = len(failed)
+        self._ready.set()
         self._measure_contention(failed)
         return failed
 

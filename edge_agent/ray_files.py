@@ -1,7 +1,9 @@
-"""The files without which Ray starts no further process, though those that run go on.
+"""Whether Ray can bring back the processes of a box's actors.
 
-Whatever cleans /tmp or empties the state folder may remove them at any time. A process that dies
-after that would never come back, and Ray would try for ever.
+Without some files it starts no further process, though those that run go on. Whatever cleans /tmp
+or empties the state folder may remove them at any time. A process that dies after that would never
+come back, and Ray would try for ever. It also loses an actor whose process dies while the disk with
+its files is full, even if there is room a moment later.
 """
 
 from __future__ import annotations
@@ -17,6 +19,12 @@ from scheduler.files import replace_file
 
 _LOOK_S = 5.0
 """How often to look, because nothing reports a removal."""
+
+_COUNT_LOOKS = 4
+"""After so many looks the processes are counted, which takes more time."""
+
+_GONE_COUNTS = 3
+"""A process that is missing at so many counts in a row, so for a minute, does not come back."""
 
 
 class RayFiles:
@@ -55,7 +63,8 @@ class RayFiles:
     def watch(
         self,
         actors: tuple[str, ...],
-        count: int,
+        count: Callable[[], int],
+        is_ready: Callable[[], bool],
         start_over: Callable[[str], object],
         stopping: threading.Event,
     ) -> None:
@@ -65,15 +74,23 @@ class RayFiles:
 
         Args:
             actors: The class names of the actors that this process has started.
-            count: How many they are.
+            count: Returns how many of them serve, or are to serve.
+            is_ready: Returns whether all of them have started.
             start_over: Called at most once, with the reason.
             stopping: Set when the agent stops.
         """
+        looks = missing = 0
         while not stopping.wait(_LOOK_S):
             self.put_back_token()
-            if self.lack_sockets() and _running(actors) < count:
+            if self.lack_sockets() and _running(actors) < count():
                 start_over(f"Ray's sockets in {self.folder} have been removed")
                 return
+            looks += 1
+            if looks % _COUNT_LOOKS == 0 and is_ready():
+                missing = missing + 1 if _running(actors) < count() else 0
+                if missing == _GONE_COUNTS:
+                    start_over("Ray has not brought back a process for a minute")
+                    return
 
 
 def _running(actors: tuple[str, ...]) -> int:

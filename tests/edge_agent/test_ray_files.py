@@ -53,8 +53,22 @@ def test_without_sockets_a_box_goes_on_until_it_lacks_a_process(
     files = RayFiles(tmp_path / "ray")
     assert not files.lack_sockets()
     socket.unlink()
-    files.watch(("Worker",), 3, said.append, threading.Event())
+    files.watch(("Worker",), lambda: 3, lambda: True, said.append, threading.Event())
     assert said == [f"Ray's sockets in {tmp_path / 'ray'} have been removed"]
+    assert list(running) == []
+
+
+def test_a_process_that_does_not_come_back_for_long_is_missed_once_all_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_files, "_LOOK_S", 0)
+    monkeypatch.setattr(ray_files, "_COUNT_LOOKS", 1)
+    ready, said = iter([False, False, False, *[True] * 8]), list[str]()
+    running = iter([2, 1, 1, 2, 0, 1, 1])
+    monkeypatch.setattr(ray_files, "_running", lambda _: next(running))
+    stopping = threading.Event()
+    RayFiles(tmp_path).watch(("Worker",), lambda: 2, lambda: next(ready), said.append, stopping)
+    assert said == ["Ray has not brought back a process for a minute"]
     assert list(running) == []
 
 
