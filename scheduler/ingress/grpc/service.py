@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import structlog
@@ -226,7 +226,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
         headers = self._callers.headers(context)
-        parameters = values_of(message.parameters)
+        parameters = partial(values_of, message.parameters)
         info, waited_ns = await service.signature(*named, parameters, headers, tenant, grpc_s)
         reader = service.memory.reader(tenant, service.body_bytes, hold)
         request = await self._parsed(message, tenant, reader)

@@ -148,7 +148,8 @@ class InferTurns:
         request, began_ns = turn.request, time.monotonic_ns()
         tenant, headers = request.tenant, request.headers
         tenant.check_model(model)
-        box, beside = self._service.box, parameters_beside(headers, request.body, _THREAD_BYTES)
+        box = self._service.box
+        beside = partial(parameters_beside, headers, request.body, _THREAD_BYTES)
         info, _ = await self._service.signature(model, version, beside, headers, tenant)
         if coding := request.headers.get("content-encoding"):
             box.check_rested(request.tenant)

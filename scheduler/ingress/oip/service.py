@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.errors import DeadlineExpired, Unavailable
@@ -55,7 +55,7 @@ class Service:
         self,
         model: str,
         version: str,
-        parameters: Parameters,
+        parameters: Callable[[], Parameters],
         headers: Mapping[str, str],
         tenant: Tenant,
         grpc_s: float | None = None,
@@ -67,19 +67,20 @@ class Service:
         Args:
             model: The model's name.
             version: The variant that must run, or empty.
-            parameters: The request's parameters, as far as they are known yet.
+            parameters: Returns the request's parameters, as far as they are known yet; called only
+                if the signature is not known.
             headers: As in `terms`.
             tenant: As in `terms`.
             grpc_s: As in `terms`.
 
         Raises:
             DeadlineExpired: The scheduler did not answer before the request's deadline.
-            LaxityError: As in `Box.model`.
+            LaxityError: As in `Box.model`, or from `parameters`.
         """
         if (info := self.box.known(model, version)) is not None:
             return info, 0
         began_ns = time.monotonic_ns()
-        given_ms = deadline_ms(parameters, headers, grpc_s, model, tenant, self.defaults)
+        given_ms = deadline_ms(parameters(), headers, grpc_s, model, tenant, self.defaults)
         try:
             info = await asyncio.wait_for(self.box.model(model, version, tenant), given_ms / 1e3)
         except asyncio.TimeoutError:
