@@ -53,7 +53,7 @@ from policies.parts.outbidding import Outbidding
 from policies.parts.outlook import Outlook, too_late
 from policies.parts.patience import Patience
 from policies.parts.scarcity import Scarcity
-from policies.parts.serving import candidates, fill, order
+from policies.parts.serving import candidates, fill, order, some_open
 from policies.parts.worth import Worth
 from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -139,7 +139,7 @@ class Everywhere:
         yield from self._purchases()
         if was_thrifty and not self._is_thrifty():  # something was just given up
             yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
-        if view.queues and self._is_thrifty() and any(map(_is_dear, view.open_targets())):
+        if view.queues and self._is_thrifty() and some_open(view, _is_dear):
             wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
             yield Wake(wake_ns, "free targets will finish what is queued in time")
 
@@ -246,7 +246,7 @@ class Everywhere:
     def _purchases(self) -> Iterator[Decision]:
         """Sends requests that would be late on free targets to costly ones."""
         view = self._outlook.view
-        if not view.queues or not any(map(_is_dear, view.open_targets())):
+        if not view.queues or not some_open(view, _is_dear):
             return
         self._free.look(view)
         reason, placed = "late on free targets, in time here", False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from policies.parts.apart import Apart
 from policies.parts.buying import Affords, batch_price, price, purchases
 from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import some_open
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake, decisions_of
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
@@ -50,7 +51,7 @@ class Away:
             yield from decisions_of(self._inner, near.view)
             return
         yield from outlook.doomed()
-        if self._some_far_is_open(view):
+        if some_open(view, self._is_far):
             yield from self._send(near.late())
             yield from self._late_welcome()
         for decision in decisions_of(self._inner, near.view):
@@ -63,7 +64,7 @@ class Away:
                 yield place
             elif not self._can_wait(decision.request):
                 yield decision
-        if view.queues and self._some_far_is_open(view):
+        if view.queues and some_open(view, self._is_far):
             yield Wake(near.latest_ns(outlook), "nearer targets will finish what is queued in time")
 
     def _send(self, late: list[Request]) -> Iterator[Place]:
@@ -97,10 +98,6 @@ class Away:
 
     def _far_bids(self, request: Request) -> list[Bid]:
         return [bid for bid in self._outlook.bids(request.kind) if self._is_far(bid.target)]
-
-    def _some_far_is_open(self, view: View) -> bool:
-        targets = view.targets.values()
-        return any(target.is_open(view.now_ns) and self._is_far(target) for target in targets)
 
     def _is_far(self, target: TargetState) -> bool:
         return not self._is_near(target)

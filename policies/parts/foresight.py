@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left
 from collections import Counter
 from itertools import islice
 
 from policies.parts.outlook import Outlook
-from policies.parts.plan import HORIZON, Course
+from policies.parts.plan import HORIZON, Course, in_order
 from policies.parts.serving import order
 from scheduler.core.policy import View
 from scheduler.core.queues import ClassQueue
@@ -58,8 +57,7 @@ class Foresight:
                 same = min(same, place)
             del before[HORIZON:]
         else:
-            line = heapq.merge(*view.queues.values(), key=order)
-            self._ahead = list(islice(line, HORIZON))
+            self._ahead = list(islice(in_order(view), HORIZON))
             same = _same(before, self._ahead)
         self._known = {kind: (q, q.removed, len(q)) for kind, q in view.queues.items()}
         return same

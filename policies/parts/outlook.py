@@ -14,7 +14,8 @@ from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 from scheduler.core.values import sealed
 
-_NEVER_NS = 1 << 62
+NEVER_NS = 1 << 62
+"""Later than all other times."""
 
 
 @sealed(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Outlook:
         targets = view.open_targets()
         if len(targets) < 2 or view.has_peers:
             return targets
-        soonest_ns = {target.spec.id: _NEVER_NS for target in targets}
+        soonest_ns = {target.spec.id: NEVER_NS for target in targets}
         for kind in view.queues:
             for bid in self.bids(kind):
                 done_ns = self.done_ns(bid)

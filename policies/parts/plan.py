@@ -7,10 +7,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from policies.parts.outlook import Bid, Outlook
+from policies.parts.outlook import NEVER_NS, Bid, Outlook
 from policies.parts.serving import order
 from scheduler.core.latency import Ladder, LatencyCurve
 from scheduler.core.offers import Offer
+from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 
 HORIZON = 256
@@ -18,8 +19,6 @@ HORIZON = 256
 
 Cost = Callable[[Bid, Offer, int, int], float]
 """What a batch costs, given its bid, variant, size and execution time in nanoseconds."""
-
-_NEVER_NS = 1 << 62
 
 Rank = tuple[float, int]
 """A sort key, lowest first: what a request adds to the costs, and when it would be done."""
@@ -48,9 +47,9 @@ class Planned:
     start_ns: int
     ladder: Ladder
     median: Ladder
-    deadline_ns: int = _NEVER_NS
+    deadline_ns: int = NEVER_NS
     done_ns: int = 0
-    next_ns: int = _NEVER_NS
+    next_ns: int = NEVER_NS
     rung: int = 0
     requests: list[Request] = field(default_factory=list)
 
@@ -64,10 +63,10 @@ class Planned:
         free_ns = start_ns + self.median.latency_ns[rung]
         if len(self.requests) == ladder.sizes[rung]:
             rung = self.rung = rung + 1
-        next_ns = _NEVER_NS
+        next_ns = NEVER_NS
         if rung < len(ladder.sizes):
             next_ns = start_ns + ladder.latency_ns[rung]
-        self.next_ns = next_ns if next_ns <= self.deadline_ns else _NEVER_NS
+        self.next_ns = next_ns if next_ns <= self.deadline_ns else NEVER_NS
         return free_ns
 
     def added_cost(self, cost: Cost) -> float:
@@ -246,6 +245,11 @@ class Course:
         return Planned(bid, offer, free_ns[bid.target_id], ladder, median)
 
 
+def in_order(view: View) -> Iterator[Request]:
+    """All queued requests, in order of service."""
+    return heapq.merge(*view.queues.values(), key=order)
+
+
 def _openings(bids: list[Bid]) -> Iterator[_Opening]:
     for bid in bids:
         for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
@@ -261,7 +265,7 @@ def plan(outlook: Outlook, cost: Cost | None = None, without: Collection[int] = 
         without: The ids of requests to leave out.
     """
     course = Course(outlook, cost)
-    for request in heapq.merge(*outlook.view.queues.values(), key=order):
+    for request in in_order(outlook.view):
         if request.id in without:
             continue
         if len(course.added) == HORIZON:

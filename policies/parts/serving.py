@@ -54,6 +54,11 @@ def fill(
         yield from drops()
 
 
+def some_open(view: View, wanted: Callable[[TargetState], bool]) -> bool:
+    """Whether any target of a kind is open; unlike `View.open_targets`, in no order."""
+    return any(each.is_open(view.now_ns) and wanted(each) for each in view.targets.values())
+
+
 def order(request: Request) -> tuple[int, int, int]:
     """The sort key for the order of service."""
     return request.priority, request.deadline_ns, request.id

@@ -29,7 +29,7 @@ from operator import itemgetter
 
 from policies.parts.coming import Coming
 from policies.parts.meanwhile import Meanwhile
-from policies.parts.outlook import Bid, Outlook
+from policies.parts.outlook import NEVER_NS, Bid, Outlook
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import Candidate
 from scheduler.core.compiling import mypyc_attr
@@ -63,8 +63,6 @@ it, if the stated accuracies say nothing more."""
 
 LEAST_IMPORTANT = 1 << 31
 """A priority number greater than all others."""
-
-_NEVER_NS = 1 << 62
 
 _Ranked = tuple[tuple[float, int], Candidate, float]
 """The worth of a batch per nanosecond of its target and its earliest deadline negated; the batch;
@@ -224,7 +222,7 @@ class Worth:
             bid: What this target offers to the class.
             at_a_price: Whether costly targets count.
         """
-        soonest_ns = _NEVER_NS
+        soonest_ns = NEVER_NS
         for other in self._outlook.bids(bid.kind):
             if other is not bid and (at_a_price or not other.target.spec.is_dear):
                 done_ns = self._outlook.done_ns(other)
