@@ -145,7 +145,6 @@ def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> 
 
 def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> int:
     at_once = threading.Event()
-    stop = threading.Event()
     try:
         stop = exit_on_signals()
         rest_after_short_lives()

@@ -33,11 +33,13 @@ class Accuracy:
 
     def add(self, row: Row) -> None:
         """Counts a request; one whose accuracy isn't known is left out."""
-        accuracy = self._of.get((row.target, row.model, row.variant)) if row.on_time else None
+        if not (self._is_choice and row.on_time):
+            return
+        accuracy = self._of.get((row.target, row.model, row.variant))
         if accuracy is not None:
             self._sum += accuracy
             self._best_sum += self._best[row.model]
 
     def share(self) -> float | None:
         """The share; None if no accuracy is known, or if the variants of each model are alike."""
-        return self._sum / self._best_sum if self._is_choice and self._best_sum else None
+        return self._sum / self._best_sum if self._best_sum else None
