@@ -29,7 +29,7 @@ def spawned_agent(
     folder: Path,
     models: Path,
     niceness: int = 0,
-    listen: Mapping[str, str] | None = None,
+    listen: Mapping[str, str | list[str]] | None = None,
     **settings: Any,
 ) -> Iterator[str]:
     """Start `edge_agent`, wait until every target is ready, and end it after the block.

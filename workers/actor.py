@@ -70,7 +70,10 @@ class WorkerProcess:
         self._queued: set[Callable[[], None]] = set()
         self._queue(self._prepare)
         self._link = LinkServer(
-            own_path, self._host, lambda *key: self._due.put(partial(self._measure_again, *key))
+            own_path,
+            self._host,
+            lambda *key: self._due.put(partial(self._measure_again, *key)),
+            maps=link is None,
         )
         if link is not None:
             self._link.say("way", {"t": "way", "transfer_ns": link.transfer_ns})

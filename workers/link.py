@@ -3,10 +3,16 @@
 It carries frames of `scheduler.wire` over a local unix socket. For why it does not use Ray's
 channels, see docs/decisions/0001-worker-link.md.
 
-    scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors
+    scheduler -> worker   run {id, model, variant, latest_start_ns, count, in} + the items' tensors;
+                          behind `at`, where each item is in shared memory: [pages, start], or nil
+                          for those in the body
+                          map {pages, ...}: map the shared memory of that number
+                          forget {pages}: it will not be used again
                           cancel {id}
                           measure {model, variant}: measure an offered variant again
-    worker -> scheduler   way {transfer_ns}: first message, only behind an emulated link
+    worker -> scheduler   mapped {pages}: bodies in it need not be sent
+                          not_mapped {pages, reason}
+                          way {transfer_ns}: first message, only behind an emulated link
                           catalog {models, problems}, offer {...}, progress {done, total, text}
                           withdrawn {variants}: [model, variant] pairs that were offered before
                           done {id, execute_ns, out, errors} + the items' tensors
@@ -20,6 +26,7 @@ which all processes of a box share.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -36,6 +43,7 @@ from pydantic import TypeAdapter
 
 from scheduler.core.offers import Offer
 from scheduler.core.signature import DTYPES, STRING, Signature
+from scheduler.shared_pages import SharedPages, opened
 from scheduler.wire import (
     ALIGNMENT,
     ANSWER_BYTES,
@@ -90,12 +98,23 @@ class Host(Protocol):
         ...
 
 
-def unpack_items(specs: Any, count: int, body: Body | None) -> list[Tensors]:
-    """Views of the items in a body, each padded to a multiple of `ALIGNMENT`."""
+def unpack_items(
+    specs: Any, count: int, body: Body | None, shared: Sequence[Body | None] | None = None
+) -> list[Tensors]:
+    """Views of the items of a batch.
+
+    Args:
+        specs: The tensors of an item.
+        count: How many items there are.
+        body: The items that were sent, each padded to a multiple of `ALIGNMENT`.
+        shared: Each item's bytes if it was not sent; None if all were.
+    """
     size = body_bytes(specs)
     step = size + -size % ALIGNMENT
     whole = body if body is not None else memoryview(b"")
-    return [unpack_tensors(specs, whole[i * step : i * step + size]) for i in range(count)]
+    sent = (whole[start : start + size] for start in itertools.count(step=step))
+    parts = [None] * count if shared is None else shared
+    return [unpack_tensors(specs, next(sent) if part is None else part) for part in parts]
 
 
 def offer_header(offer: Offer) -> Header:
@@ -172,18 +191,23 @@ class LinkServer:
         path: The unix socket to listen on; a stale one is replaced.
         host: Runs the batches.
         measure: Called with the model and variant to measure again.
+        maps: Whether bodies may be read from the scheduler's memory instead of being sent.
     """
 
-    def __init__(self, path: Path, host: Host, measure: Measure = ignore_measure) -> None:
+    def __init__(
+        self, path: Path, host: Host, measure: Measure = ignore_measure, maps: bool = True
+    ) -> None:
         """Start listening, so that a scheduler can connect."""
         self._host = host
         self._measure = measure
+        self._maps = maps
         self._lock = threading.RLock()
         # Held from the start of a batch until its answer has been sent.
         self._turn = threading.Lock()
         self._said: dict[str, list[Any]] = {}
         self._peer: socket.socket | None = None
         self._reader = FrameReader(LINK_LIMITS)
+        self._pages: dict[int, SharedPages] = {}
         self._waiting: deque[tuple[Header, Body | None]] = deque()
         self._cancelled: set[int] = set()
         self._listener = listener_at(path)
@@ -249,7 +273,13 @@ class LinkServer:
     def _take(self, frames: Iterable[tuple[Header, Body | None]]) -> None:
         for header, body in frames:
             if header["t"] == "run":
+                if "at" in header:  # now: the pages may be forgotten before it runs
+                    header["at"] = self._shared_bodies(header)
                 self._waiting.append((header, body))
+            elif header["t"] == "map":
+                self._map(header["pages"], header)
+            elif header["t"] == "forget":
+                self._pages.pop(header["pages"], None)
             elif header["t"] == "cancel":
                 # A cancel follows its run, so a run that is not waiting has already run.
                 if any(waiting["id"] == header["id"] for waiting, _ in self._waiting):
@@ -257,12 +287,30 @@ class LinkServer:
             else:
                 self._measure(header["model"], header["variant"])
 
+    def _map(self, number: int, where: Header) -> None:
+        if not self._maps:
+            return
+        try:
+            self._pages[number] = opened(where, writable=False)
+        except OSError as error:
+            self._send(encode({"t": "not_mapped", "pages": number, "reason": str(error)}))
+        else:
+            self._send(encode({"t": "mapped", "pages": number}))
+
+    def _shared_bodies(self, header: Header) -> list[Body | None]:
+        size = body_bytes(header["in"])
+        return [
+            None if place is None else self._pages[place[0]].block(place[1], size).data
+            for place in header["at"]
+        ]
+
     def _hang_up(self) -> None:
         """Forgets a scheduler that is gone, with the runs it requested."""
         with self._lock:
             if self._peer is not None:
                 self._peer.close()
             self._peer = None
+            self._pages = {}
             self._reader = FrameReader(LINK_LIMITS)
             self._waiting.clear()
             self._cancelled.clear()
@@ -296,7 +344,7 @@ class LinkServer:
 
     def _results(self, header: Header, body: Body | None) -> Sequence[Any]:
         try:
-            items = unpack_items(header["in"], header["count"], body)
+            items = unpack_items(header["in"], header["count"], body, header.get("at"))
         except Exception as error:  # only these items are affected, and are told
             return [RuntimeError(str(error))] * header["count"]  # see `ItemRunner`
         return self._host.run(header["model"], header["variant"], items)

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from scheduler import wire
 from scheduler.core.requests import DEFAULT_PRIORITY, LEAST_WEIGHT, LOWEST_PRIORITY, MOST_WEIGHT
 from scheduler.errors import InvalidInput
+from scheduler.shared_pages import LEAST_BYTES
 
 if TYPE_CHECKING:
     from scheduler.client.connection import Connection
+    from scheduler.client.lent_memory import LentMemory
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
@@ -120,8 +122,15 @@ class Call:
         self.sent_ns = 0
         self.sends = 0
 
-    def frame(self, limits: wire.FrameLimits, url: str) -> list[Any]:
+    def frame(
+        self, limits: wire.FrameLimits, url: str, lent: LentMemory | None = None
+    ) -> list[Any]:
         """Encodes the message, within the limits beyond which the box would close the connection.
+
+        Args:
+            limits: The largest header and body that the box accepts.
+            url: The box, for messages.
+            lent: Where a large body of an inference goes if there is room, instead of being sent.
 
         Raises:
             InvalidInput: It is larger, or an argument can't be encoded.
@@ -135,6 +144,10 @@ class Call:
         header_bytes = sum(map(len, frame)) - self.body_bytes - wire.PREFIX.size
         if header_bytes > limits.header_bytes:
             raise _too_large("header", header_bytes, url, limits.header_bytes, "header_kb")
+        if lent is not None and self.is_infer and self.body_bytes >= LEAST_BYTES:
+            start = lent.put(self.buffers, self.body_bytes)
+            if start is not None:
+                return wire.encode({**self.header, "at": start})
         return frame
 
 

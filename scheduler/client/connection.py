@@ -16,6 +16,7 @@ from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
 
 if TYPE_CHECKING:
     from scheduler.address import Address
+    from scheduler.client.lent_memory import LentMemory
 
 _HANDSHAKE_S = 5.0
 _LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
@@ -78,6 +79,7 @@ class Connection(asyncio.BufferedProtocol):
         is_full: Whether so much data is unsent that more would have to wait behind it.
         on_room: Called when `is_full` becomes False.
         draining: Whether the server has said goodbye.
+        lent: Memory for large bodies; None if the server has lent none.
     """
 
     def __init__(self, on_frame: OnFrame, on_lost: OnLost) -> None:
@@ -89,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_full = False
         self.on_room: Callable[[], None] = _nothing
         self.draining = False
+        self.lent: LentMemory | None = None
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._reader = wire.FrameReader(_ACCEPTED)

@@ -21,6 +21,7 @@ from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
 from scheduler.client.large_calls import LARGE_BYTES, LargeCalls
 from scheduler.client.late_endings import expired, in_callers_terms, lost_ns, too_late
+from scheduler.client.lent_memory import borrowed
 from scheduler.client.tls import Tls
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import (
@@ -84,6 +85,8 @@ class Exchange:
             "error": self._on_error,
             "reply": self._on_reply,
             "goodbye": self._on_goodbye,
+            "memory": self._on_memory,
+            "free": self._on_free,
         }
 
     # Entrances.
@@ -197,7 +200,7 @@ class Exchange:
             self._end(call, Unavailable(f"{self.url} was lost {call.sends} times during this call"))
             return
         try:
-            frame = call.frame(connection.limits, self.url)
+            frame = call.frame(connection.limits, self.url, connection.lent)
         except InvalidInput as error:
             self._end(call, copy(error))  # its own traceback leads to the call
             return
@@ -433,6 +436,20 @@ class Exchange:
             self._connection = None
             if self._has_unsent():
                 self._dialer.dial()
+
+    def _on_memory(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        connection.lent = borrowed(header)
+
+    def _on_free(
+        self, connection: Connection, header: wire.Header, _body: wire.Body | None
+    ) -> None:
+        try:
+            if connection.lent is not None:
+                connection.lent.free(header["at"])
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"it frees memory that is not in use: {error}") from None
 
     def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
         call_id = header.get("id")

@@ -36,6 +36,7 @@ from scheduler.daemon.parts import (
     open_cache,
     open_journal,
     open_tasks,
+    shared_bodies,
     token_for_others,
 )
 from scheduler.daemon.reloading import LastPolicy, Reloaded, first_policy, reloaded
@@ -216,7 +217,14 @@ class SchedulerProcess:
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
-        self._driver = Driver(policy, held, journal=self._journal, cost_per_kwh=price, first=first)
+        self._driver = Driver(
+            policy,
+            held,
+            journal=self._journal,
+            cost_per_kwh=price,
+            first=first,
+            shared=shared_bodies(held),
+        )
         self._driver.fell_back = lacking
         rules = DoorRules(
             site=config.site,

@@ -42,6 +42,7 @@ from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.lasting import start_task
 from scheduler.daemon.link import Ran, TargetLink, Way
+from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
@@ -67,6 +68,7 @@ class Driver:
         journal: Records each event and its commands.
         cost_per_kwh: Price of energy.
         first: The first policy, if it is already loaded.
+        shared: The bodies that workers can read where they are; None if all are sent to them.
 
     Attributes:
         policy: Name and options of the policy in use.
@@ -75,6 +77,7 @@ class Driver:
         core: The state machine.
         clock_ns: The monotonic clock.
         after_event: Called after each event and its commands, e.g. to send answers.
+        shared: The bodies that workers can read where they are.
         background: Work that ranks below all requests; None while there is none.
     """
 
@@ -86,6 +89,7 @@ class Driver:
         journal: Journal | None = None,
         cost_per_kwh: float = 0.0,
         first: Policy | None = None,
+        shared: SharedBodies | None = None,
     ) -> None:
         """Holds nothing and has no devices."""
         self.policy = policy
@@ -97,6 +101,7 @@ class Driver:
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
         self.background: Background | None = None
+        self.shared = shared
         self._journal = journal
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
@@ -115,7 +120,7 @@ class Driver:
 
     def add_device(self, device_id: str, path: Path) -> None:
         """Connects to the worker of a device, and reconnects whenever it is lost."""
-        self.add_target(device_id, WorkerLink(device_id, path, self))
+        self.add_target(device_id, WorkerLink(device_id, path, self, self.shared))
 
     def has_target(self, target_id: str) -> bool:
         """Whether this target id is taken."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from scheduler.address import Address, parse_address
 from scheduler.config.box import Config
 from scheduler.core.limits import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal, JournalBounds
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
+from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import read_token
+
+log = structlog.get_logger()
 
 if TYPE_CHECKING:
     from scheduler.daemon.cache.front import ResultCache
@@ -50,6 +55,15 @@ def open_journal(
         return None
     bounds = JournalBounds(config.journal.max_mb * 10**6, config.journal.files)
     return Journal(config.journal_dir, policy, limits, bounds)
+
+
+def shared_bodies(limits: Limits) -> SharedBodies | None:
+    """Memory for bodies that workers can read where they are; None if the kernel has none."""
+    try:
+        return SharedBodies(limits.bytes)
+    except OSError as error:
+        log.warning("large inputs are sent to the workers", reason=str(error))
+        return None
 
 
 def open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor | None:

@@ -17,6 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.handover import Handover
 from scheduler.daemon.link import LinkListener
+from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.silence import why_silent
 from scheduler.daemon.submission import Submission
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
@@ -47,6 +48,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         device_id: The device that the worker owns.
         path: The worker's unix socket.
         listener: Receives the worker's reports.
+        shared: The bodies that the worker can read where they are.
 
     Attributes:
         device_id: The device that the worker owns.
@@ -55,16 +57,25 @@ class WorkerLink(asyncio.BufferedProtocol):
     Implements `TargetLink`.
     """
 
-    def __init__(self, device_id: str, path: Path, listener: LinkListener) -> None:
+    def __init__(
+        self,
+        device_id: str,
+        path: Path,
+        listener: LinkListener,
+        shared: SharedBodies | None = None,
+    ) -> None:
         """Not connected yet; see `keep_connected`."""
         self.device_id = device_id
         self.pid: int | None = None
         self._path = path
         self._listener = listener
+        self._shared = shared
+        self._told: set[int] = set()
+        self._mapped: set[int] = set()
         self._reader = FrameReader(LINK_LIMITS)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
-        self._sizes: dict[int, int] = {}
+        self._sent: dict[int, list[Body]] = {}
         self._handover = Handover()
         self._ending = ""
         self._silent: float = 0
@@ -82,7 +93,8 @@ class WorkerLink(asyncio.BufferedProtocol):
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._reader = FrameReader(LINK_LIMITS)
-            self._sizes.clear()
+            self._told.clear()
+            self._mapped.clear()
             self._handover = Handover()
             self._ending = ""
             self._silent = -math.inf  # not counted before its first message: libraries load slowly
@@ -121,9 +133,9 @@ class WorkerLink(asyncio.BufferedProtocol):
             loop = asyncio.get_running_loop()
             loop.call_soon(self._listener.on_failed, dispatch.run_id, reason)
             return
-        if not self._sizes:
+        if not self._sent:
             self._handover.sent(dispatch.run_id)
-        self._sizes[dispatch.run_id] = len(batch)
+        self._sent[dispatch.run_id] = bodies  # the worker may read them where they are
         header = {
             "t": "run",
             "id": dispatch.run_id,
@@ -133,8 +145,32 @@ class WorkerLink(asyncio.BufferedProtocol):
             "count": len(bodies),
             "in": specs,
         }
+        places = self._places(bodies)
+        if any(places):
+            header["at"] = places
+            bodies = [body for body, place in zip(bodies, places, strict=True) if place is None]
         buffers = [part for body in bodies for part in (body, padding)]
         self._write(encode(header, buffers))
+
+    def _places(self, bodies: Sequence[Body]) -> Sequence[tuple[int, int] | None]:
+        """Where the worker can read each body; None for those that have to be sent to it."""
+        if self._shared is None:
+            return ()
+        places = [self._shared.place_of(body) for body in bodies]
+        for number in {place[0] for place in places if place is not None} - self._told:
+            where = self._shared.pages[number].where()
+            self._write(encode({"t": "map", "pages": number, **where}))
+            self._told.add(number)
+        return [
+            place if place is not None and place[0] in self._mapped else None for place in places
+        ]
+
+    def _forget_pages(self) -> None:
+        """Has the worker unmap what no request will be in any more."""
+        if self._shared is not None:
+            for number in self._told - self._shared.pages.keys():
+                self._write(encode({"t": "forget", "pages": number}))
+                self._told.discard(number)
 
     def cancel(self, run_id: int) -> None:
         """Lets the worker skip a run that it has not begun."""
@@ -176,6 +212,7 @@ class WorkerLink(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone."""
         self._transport = self.pid = None
+        self._sent.clear()
         self._lost.set()
         if self._look_timer is not None:
             self._look_timer.cancel()
@@ -188,6 +225,7 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def _watch(self) -> None:
         """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
+        self._forget_pages()
         self._silent += 1
         stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
         if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:
@@ -200,14 +238,19 @@ class WorkerLink(asyncio.BufferedProtocol):
         match header["t"]:
             case "done":
                 run_id, execute_ns = header["id"], header["execute_ns"]
-                results = results_from(header, body, self._sizes.pop(run_id))
+                results = results_from(header, body, len(self._sent.pop(run_id)))
                 news_ns = self._handover.done(run_id, execute_ns)
                 self._listener.on_done(run_id, results, execute_ns)
                 if news_ns is not None:
                     self._listener.on_handover(self.device_id, news_ns)
             case "not_run":
-                self._sizes.pop(header["id"])
+                del self._sent[header["id"]]
                 self._listener.on_not_run(header["id"], header["reason"])
+            case "mapped":
+                self._mapped.add(header["pages"])
+            case "not_mapped":
+                why = header["reason"]
+                log.warning("worker gets large inputs sent", device=self.device_id, reason=why)
             case "offer":
                 self._listener.on_offer(self.device_id, offer_from(header))
             case "withdrawn":

@@ -26,6 +26,7 @@ from scheduler.errors import (
 from scheduler.ingress import replies
 from scheduler.ingress.certificates import certificate_names
 from scheduler.ingress.inflow import STALL_S, Inflow
+from scheduler.ingress.lending import Lending
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
 from scheduler.ingress.outflow import Outflow
 from scheduler.ingress.questions import answer_to
@@ -85,6 +86,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._restoring: dict[int, _Ticket] = {}
         self._asker = Asker()
         self._outflow = Outflow(self._say_later)
+        self._lending: Lending | None = None
 
     # -- asyncio.BufferedProtocol
 
@@ -133,6 +135,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._door.leave(self)
         self._asker.leave()
         self._outflow.go_on()
+        if self._lending is not None:
+            self._lending.end()
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
         if turns is not None:  # spread out: there may be thousands, and each costs a decision
@@ -159,7 +163,9 @@ class NativeConnection(asyncio.BufferedProtocol):
             raise ProtocolError("the first frame of a connection is hello, without a body")
         if self._door.reading.count + size > self._driver.core.limits.bytes:
             return None
-        return allocate(header, size)
+        shared = self._driver.shared
+        taken = shared.take(size) if shared is not None else None
+        return allocate(header, size) if taken is None else taken
 
     def _stands_still(self) -> None:
         self.refuse(Unavailable(f"no more of a message arrived for {STALL_S:g} s"))
@@ -205,6 +211,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         if not self._known:
             self._take_hello(header)
         elif kind == "infer":
+            if self._lending is not None and body is not None:
+                body = self._lent_body(header, body)
             if "enc" in header:
                 self._take_encoded(header, body)
             else:
@@ -223,6 +231,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         else:
             value = answer_to(header, self._tenant_of(header), self._door)
             self._say(replies.reply(header.get("id"), value))
+
+    def _lent_body(self, header: Header, body: Body) -> Body:
+        assert self._lending is not None
+        if "at" in header:
+            return self._lending.body(header, self._door.rules.frames.body_bytes)
+        self._lending.note(body)
+        return body
 
     def _cancel(self, client_id: int) -> None:
         if (ticket := self._restoring.pop(client_id, None)) is not None:
@@ -273,6 +288,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._door.welcome(self, self._tenant)
         self._known = True
+        if self._driver.shared is not None and self._is_at_home():
+            self._lending = Lending(self._driver.shared, self.tell)
         if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
             self._turns.share = share
         if self._hello_timer is not None:
@@ -285,6 +302,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._say({**welcome, "encodings": self._door.restorer.undone})
         if self._door.closing:
             self.say_goodbye()
+
+    def _is_at_home(self) -> bool:
+        """Whether the client is a process of this box's own user, on this machine."""
+        peer = self._transport.get_extra_info("socket") if self._transport is not None else None
+        is_own = self.is_door or self._tenant.name == OWNER.name
+        return is_own and peer is not None and peer.family == socket.AF_UNIX
 
     def look_again(self) -> None:
         """Applies changed access rules: looks up the tenant again, or closes the connection."""
@@ -421,6 +444,8 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Sends the messages since the last flush, in one system call."""
+        if self._lending is not None and (unused := self._lending.unused()) is not None:
+            self._out.extend(encode(unused))
         out, self._out = self._out, []
         if self._transport is None or not out:
             return

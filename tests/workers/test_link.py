@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler.daemon.own_pages import OwnPages
 from scheduler.wire import Body, FrameLimits, FrameReader, Header, pack_tensors
 from scheduler.wire import encode as frame
 from workers import link
@@ -143,6 +144,45 @@ def test_nothing_is_kept_of_a_cancellation_that_comes_too_late(scheduler, server
     assert scheduler.hear()[0]["t"] == "done"
 
     assert not server._cancelled
+
+
+def test_a_run_that_waits_keeps_the_memory_that_is_forgotten_meanwhile(scheduler, host, server):
+    pages = OwnPages(8192)
+    pages.block(4096, 8).view(np.float32)[:] = [3.0, 4.0]
+    about = {"t": "run", "model": "m", "variant": "v", "latest_start_ns": LATER_NS}
+    about["in"] = [["x", "float32", [2]]]
+    sent = np.array([5.0, 6.0], np.float32).tobytes().ljust(64, b"\0")
+
+    def say(header: Header, *buffers: bytes) -> None:
+        scheduler.peer.sendall(b"".join(frame(header, buffers)))
+
+    say({"t": "map", "pages": 7, **pages.where()})
+    assert scheduler.hear()[0] == {"t": "mapped", "pages": 7}
+    host.go.clear()
+    scheduler.run(1, [1.0])
+    say({**about, "id": 2, "count": 3, "at": [[7, 4096], None, [7, 4096]]}, sent)
+    say({"t": "forget", "pages": 7})
+    del pages
+    host.go.set()
+    assert scheduler.hear()[0]["id"] == 1
+    header, body = scheduler.hear()
+    found = [
+        np.frombuffer(result[1], np.float32).tolist()
+        for result in results_from(header, body, 3)
+        if not isinstance(result, str)
+    ]
+    assert found == [[3, 3, 4, 4], [5, 5, 6, 6], [3, 3, 4, 4]]
+    assert not server._pages
+
+
+def test_memory_of_another_process_that_is_gone_is_not_mapped(scheduler):
+    pages = OwnPages(4096)
+    where = pages.where()
+    pages.close()
+    scheduler.peer.sendall(b"".join(frame({"t": "map", "pages": 1, **where})))
+    header, _ = scheduler.hear()
+    assert (header["t"], header["pages"]) == ("not_mapped", 1)
+    assert f"/proc/{where['pid']}/fd/{where['fd']}" in header["reason"]
 
 
 def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):

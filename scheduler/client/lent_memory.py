@@ -1,0 +1,47 @@
+"""Memory that a daemon on the same machine has lent, for bodies that then need not be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scheduler.shared_pages import Blocks, SharedPages, opened
+from scheduler.wire import Header
+
+
+class LentMemory:
+    """Places bodies until the daemon says that nothing refers to them any more."""
+
+    def __init__(self, pages: SharedPages) -> None:
+        """Empty."""
+        self._pages = pages
+        self._blocks = Blocks(pages)
+
+    def put(self, buffers: Sequence[Any], size: int) -> int | None:
+        """Copies a body of `size` bytes; returns where it begins, or None if there is no room."""
+        start = self._blocks.take(size)
+        if start is None:
+            return None
+        room = self._pages.block(start, size).data
+        at = 0
+        for buffer in buffers:
+            room[at : at + len(buffer)] = buffer
+            at += len(buffer)
+        return start
+
+    def free(self, starts: Sequence[int]) -> None:
+        """These bodies may be overwritten.
+
+        Raises:
+            KeyError: There is none at one of these.
+        """
+        for start in starts:
+            self._blocks.give_back(start)
+
+
+def borrowed(header: Header) -> LentMemory | None:
+    """The memory in a `memory` message; None if it can't be seen from here, as in a container."""
+    try:
+        return LentMemory(opened(header, writable=True))
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
+        return None

@@ -1,0 +1,92 @@
+"""The bodies of requests that the workers of the box read where they are."""
+
+from __future__ import annotations
+
+import weakref
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from scheduler.daemon.own_pages import OwnPages
+from scheduler.shared_pages import LEAST_BYTES, Blocks, address_of
+
+log = structlog.get_logger()
+
+_PAGES = 0
+"""The number of the box's own pages."""
+
+
+class SharedBodies:
+    """Shared memory that a worker may map: the box's own, and what clients were lent.
+
+    Args:
+        size: The most bytes that the box keeps in its own, and each client in what it is lent.
+
+    Attributes:
+        pages: The memory by number; a number is not used again.
+
+    Raises:
+        OSError: The kernel doesn't grant it.
+    """
+
+    def __init__(self, size: int) -> None:
+        """Holds nothing."""
+        own = OwnPages(size)
+        self.pages = {_PAGES: own}
+        self._size = size
+        self._blocks = Blocks(own)
+        # Bodies end in whichever thread drops them last; only `take` gives back.
+        self._ended: deque[int] = deque()
+        self._lent = 0
+        self._starts: list[tuple[int, int]] = []
+        self._sort()
+
+    def take(self, size: int) -> memoryview | None:
+        """Memory for a body; None for a small one, or if there is no room."""
+        while self._ended:
+            self._blocks.give_back(self._ended.popleft())
+        start = self._blocks.take(size) if size >= LEAST_BYTES else None
+        return None if start is None else self.body(_PAGES, start, size, self._ended.append)
+
+    def lend(self) -> int | None:
+        """New memory for a client, by number; None if the kernel doesn't grant it."""
+        try:
+            pages = OwnPages(self._size)
+        except OSError as error:  # such as too many open files: the client sends its bodies
+            log.warning("no memory to share with a client", error=str(error))
+            return None
+        self._lent += 1
+        self.pages[self._lent] = pages
+        self._sort()
+        return self._lent
+
+    def withdraw(self, number: int) -> None:
+        """The client is gone; bodies in use stay where they are."""
+        self.pages.pop(number).close()
+        self._sort()
+
+    def body(
+        self, number: int, start: int, size: int, ended: Callable[[int], object]
+    ) -> memoryview:
+        """A body in some pages; `ended` is called with its start once nothing refers to it."""
+        block = self.pages[number].block(start, size)
+        weakref.finalize(block, ended, start).atexit = False
+        return block.data
+
+    def place_of(self, body: memoryview) -> tuple[int, int] | None:
+        """The number of the pages that a body is in, and where; None if it is in none."""
+        if len(body) < LEAST_BYTES:
+            return None
+        address = address_of(body)
+        index = bisect_right(self._starts, (address, self._lent)) - 1
+        if index < 0:
+            return None
+        first, number = self._starts[index]
+        start = address - first
+        return (number, start) if start + len(body) <= self.pages[number].size else None
+
+    def _sort(self) -> None:
+        found = ((pages.first_address, number) for number, pages in self.pages.items())
+        self._starts = sorted(found)

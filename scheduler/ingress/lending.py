@@ -1,0 +1,87 @@
+"""Memory of the box that a client on it writes the bodies of its requests to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from scheduler.daemon.shared_bodies import SharedBodies
+from scheduler.errors import InvalidInput
+from scheduler.shared_pages import LEAST_BYTES
+from scheduler.wire import ALIGNMENT, Body, Header, body_bytes
+
+
+class Lending:
+    """The memory that one connection has been lent.
+
+    It is lent with the first large body that the client sends. The client may not change a body
+    until it is told that nothing refers to it any more: its request may have ended while a worker
+    still reads it.
+
+    Args:
+        shared: The bodies that workers can read where they are.
+        tell: Sends the client a message; called on the event loop.
+    """
+
+    def __init__(self, shared: SharedBodies, tell: Callable[[Header], None]) -> None:
+        """Nothing is lent."""
+        self._shared = shared
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._number: int | None = None
+        self._unused: list[int] = []
+        self._is_over = False
+
+    def note(self, body: Body) -> None:
+        """Lends the client memory if it has sent a body that is better placed there."""
+        if self._number is None and len(body) >= LEAST_BYTES:
+            self._number = self._shared.lend()
+            if self._number is not None:
+                self._tell({"t": "memory", **self._shared.pages[self._number].where()})
+
+    def body(self, header: Header, most_bytes: int) -> Body:
+        """The body that a request has written to the memory.
+
+        Raises:
+            InvalidInput: It is encoded, is not within the memory, or has more than `most_bytes`.
+        """
+        start, size = header["at"], body_bytes(header.get("in"))
+        if "enc" in header:
+            raise InvalidInput("encoded inputs are sent; 'at' is for those that are not")
+        if size > most_bytes:
+            raise InvalidInput(f"a body has at most {most_bytes} bytes, not {size}")
+        room = 0 if self._number is None else self._shared.pages[self._number].size
+        if type(start) is not int or start % ALIGNMENT or not 0 <= start <= room - size:
+            raise InvalidInput(
+                f"'at' is a multiple of {ALIGNMENT} in the {room} bytes of memory that this "
+                f"connection has been lent, with room for {size} bytes, not {start!r}"
+            )
+        assert self._number is not None
+        return self._shared.body(self._number, start, size, self._ended)
+
+    def unused(self) -> Header | None:
+        """A message that says which bodies the client may overwrite; None if there are none."""
+        unused, self._unused = self._unused, []
+        return {"t": "free", "at": unused} if unused else None
+
+    def end(self) -> None:
+        """The client is gone."""
+        self._is_over = True
+        if self._number is not None:
+            self._shared.withdraw(self._number)
+            self._number = None
+
+    def _ended(self, start: int) -> None:
+        if threading.get_ident() != self._thread:  # the last to look was e.g. a thread of the cache
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._ended, start)
+        elif not self._is_over:
+            if not self._unused:
+                self._loop.call_soon(self._tell_unused)
+            self._unused.append(start)
+
+    def _tell_unused(self) -> None:
+        if not self._is_over and (unused := self.unused()) is not None:
+            self._tell(unused)

@@ -1,0 +1,128 @@
+"""Memory that processes of one user share, so that large tensors aren't sent between them.
+
+One process creates it and tells others where it is. They open it through the creator's entry in
+`/proc`, which the kernel grants to processes of the same user only; so it has no name in a file
+system, and nothing remains of it when all have ended. Processes that don't see each other, such as
+those of two containers, can't share it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+LEAST_BYTES = 128 * 1024
+"""Smaller bodies are cheaper to send."""
+
+KEPT_BYTES = 32 << 20
+"""How much of it keeps its memory once it has been used; what lies behind is freed after each
+use."""
+
+Block = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class SharedPages:
+    """A mapping of shared memory; only what is used of it takes memory.
+
+    Attributes:
+        size: Its bytes.
+    """
+
+    def __init__(self, fd: int, size: int, writable: bool) -> None:
+        """Maps an open file, which stays the caller's; as in `opened`.
+
+        Raises:
+            OSError: It can't be mapped.
+        """
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._map = mmap.mmap(fd, size, prot=access)
+        self.size = size
+        self.first_address = address_of(memoryview(self._map))
+
+    def block(self, start: int, size: int) -> Block:
+        """A part of it; it and the mapping last as long as any array or view made of it."""
+        # Not a part of another array: NumPy would make that the base of arrays made of this one,
+        # and let this one go.
+        part: Block = np.ndarray(size, np.uint8, self._map, start)
+        return part
+
+    def free(self, start: int, size: int) -> None:
+        """Frees the memory of whole pages, whose content is lost."""
+        self._map.madvise(mmap.MADV_REMOVE, start, size)
+
+
+def opened(where: Mapping[str, Any], writable: bool) -> SharedPages:
+    """Maps memory that another process has created.
+
+    Raises:
+        OSError: It can't be seen from here: the other process runs as another user, or in another
+            container.
+        KeyError: It is not said where.
+    """
+    mode = os.O_RDWR if writable else os.O_RDONLY
+    path = f"/proc/{where['pid']:d}/fd/{where['fd']:d}"
+    # In another container, the number may be that of a process that has anything open there, such
+    # as a device, so this looks before it opens.
+    found = os.stat(path)
+    if (found.st_ino, found.st_size) != (where["inode"], where["bytes"]):
+        raise FileNotFoundError(f"{path} is something else here: it is of another container")
+    fd = os.open(path, mode | os.O_CLOEXEC)
+    try:
+        return SharedPages(fd, found.st_size, writable)
+    finally:
+        os.close(fd)
+
+
+class Blocks:
+    """Places bodies in shared memory, as low as possible.
+
+    The same pages are then used again and again, and are mapped already.
+
+    Args:
+        pages: The memory, of which nothing else is used.
+    """
+
+    def __init__(self, pages: SharedPages) -> None:
+        """Empty."""
+        self._pages = pages
+        self._taken: dict[int, int] = {}
+        self._free = [(0, pages.size)]
+
+    def take(self, size: int) -> int | None:
+        """Where a body of so many bytes, at least one, may be; None if there is no room."""
+        size += -size % mmap.PAGESIZE
+        for index, (start, free) in enumerate(self._free):
+            if free >= size:
+                self._free[index : index + 1] = [(start + size, free - size)] * (free > size)
+                self._taken[start] = size
+                return start
+        return None
+
+    def give_back(self, start: int) -> None:
+        """Nobody uses the body any more that is there.
+
+        Raises:
+            KeyError: There is none.
+        """
+        size = self._taken.pop(start)
+        if start + size > KEPT_BYTES:
+            self._pages.free(start, size)
+        index = bisect_left(self._free, (start, size))
+        end = start + size
+        if index < len(self._free) and self._free[index][0] == end:
+            end += self._free.pop(index)[1]
+        if index and sum(self._free[index - 1]) == start:
+            index -= 1
+            start = self._free.pop(index)[0]
+        self._free.insert(index, (start, end - start))
+
+
+def address_of(body: memoryview) -> int:
+    """Where its first byte is in this process."""
+    address: int = np.frombuffer(body, np.uint8).__array_interface__["data"][0]
+    return address

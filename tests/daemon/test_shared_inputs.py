@@ -1,0 +1,434 @@
+"""Large inputs from a client through a door and the scheduler to a worker, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+import uvloop
+
+import workers.link
+from scheduler import AsyncClient, DeadlineExpired, InvalidInput
+from scheduler.client import exchange
+from scheduler.client.lent_memory import LentMemory, borrowed
+from scheduler.core.limits import Limits
+from scheduler.core.offers import Offer
+from scheduler.daemon import worker_link
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.shared_bodies import SharedBodies
+from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.shared_pages import LEAST_BYTES
+from scheduler.tenants import Access, Tenant, hash_of, new_token
+from scheduler.wire import FrameLimits, FrameReader, Header, Tensors, encode, pack_tensors
+from tests.waiting import PATIENCE_S
+from workers.link import LinkServer, offer_header
+
+LARGE = LEAST_BYTES // 4
+MINUTE_MS = 60_000
+X = {"name": "x", "dtype": "float32", "shape": [None]}
+CARD = {
+    "name": "ends",
+    "description": "",
+    "signature": {"inputs": [X], "outputs": [{**X, "name": "y", "shape": [2]}], "batched": True},
+    "variants": ["v"],
+    "max_batch": 4,
+    "digest": "d",
+    "cache": None,
+}
+
+
+class Ends:
+    """A host whose model returns the first and the last value, when it may."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.began = threading.Event()
+        self.batches: list[list[bool]] = []
+
+    def run(self, _model: str, _variant: str, items: list[Tensors]) -> list[Tensors]:
+        # What was sent to the worker is its own, so it could write to it.
+        self.batches.append([not item["x"].flags.writeable for item in items])
+        self.began.set()
+        assert self.go.wait(PATIENCE_S)
+        return [{"y": item["x"][[0, -1]]} for item in items]
+
+    @property
+    def shared(self) -> list[bool]:
+        return [is_shared for batch in self.batches for is_shared in batch]
+
+
+@dataclass
+class Box:
+    folder: Path
+    host: Ends
+    driver: Driver
+    door: NativeDoor
+    server: LinkServer
+    lent: list[LentMemory] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.folder}/s"
+
+    def taken(self) -> int:
+        return sum(len(lent._blocks._taken) for lent in self.lent)
+
+
+@asynccontextmanager
+async def a_box(folder: Path, size: int = 10**7, maps: bool = True) -> AsyncIterator[Box]:
+    host = Ends()
+    server = LinkServer(folder / "w", host, maps=maps)
+    server.say("catalog", {"t": "catalog", "models": [CARD], "problems": []})
+    server.say("offer", offer_header(Offer("ends", "v", "r", {1: (1000,), 4: (1000,)})))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    driver = Driver(limits=Limits(bytes=size), shared=SharedBodies(size))
+    rules = DoorRules("s", Access(), FrameLimits(body_bytes=size), 8, 10**12)
+    door = NativeDoor(driver, rules, driver.status)
+    driver.add_device("cpu:0", folder / "w")
+    loop = asyncio.get_running_loop()
+    listening = await loop.create_unix_server(door, f"{folder}/s")
+    await until(lambda: driver.catalog.offers)
+    try:
+        yield Box(folder, host, driver, door, server)
+    finally:
+        host.go.set()
+        listening.close()
+        door.close()
+        await driver.close()
+        await until(lambda: not door._connections)
+
+
+async def until(true: Callable[[], object]) -> None:
+    async def wait() -> None:
+        while not true():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(wait(), PATIENCE_S)
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch):
+    """Runs a play with a box and a client of it."""
+    lent: list[LentMemory] = []
+
+    def borrow(header: Header) -> LentMemory | None:
+        found = borrowed(header)
+        lent.extend([found] if found is not None else ())
+        return found
+
+    monkeypatch.setattr(exchange, "borrowed", borrow)
+
+    def play(acts: Callable[[Box, AsyncClient], Awaitable[None]], **options: Any) -> None:
+        async def main() -> None:
+            async with a_box(tmp_path, **options) as box:
+                box.lent = lent
+                async with AsyncClient(box.url) as client:
+                    await acts(box, client)
+
+        uvloop.run(main())
+
+    return play
+
+
+def vector(size: int, value: float = 1.0) -> dict[str, Any]:
+    return {"x": np.linspace(value, value + 1, size, dtype=np.float32)}
+
+
+async def ends(client: AsyncClient, size: int, value: float = 1.0) -> None:
+    """Asks, and checks the answer."""
+    result = await client.infer("ends", vector(size, value), deadline_ms=MINUTE_MS)
+    assert result["y"].tolist() == [value, value + 1]
+
+
+def test_after_the_first_ones_large_inputs_are_sent_nowhere(played):
+    async def acts(box, client):
+        for value in range(5):
+            await ends(client, LARGE, value)
+        assert box.host.shared == [False, False, True, True, True]  # two pieces of memory to map
+        assert len(box.lent) == 1
+        received = sum(connection._reader.header_bytes for connection in box.door._connections)
+        assert received < 2000
+        await until(lambda: not box.taken())
+        await ends(client, LARGE - 1)
+        assert not box.host.shared[-1]
+
+    played(acts)
+
+
+def test_those_of_a_client_that_can_not_see_the_memory_are_received_into_it(played, monkeypatch):
+    monkeypatch.setattr(exchange, "borrowed", lambda header: borrowed({**header, "inode": 1}))
+
+    async def acts(box, client):
+        for value in range(3):
+            await ends(client, LARGE, value)
+        assert box.host.shared == [False, True, True]
+        assert box.lent == []
+
+    played(acts)
+
+
+def test_a_client_over_tcp_is_lent_nothing(played):
+    async def acts(box, _client):
+        server = await asyncio.get_running_loop().create_server(box.door, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient(f"tcp://127.0.0.1:{port}") as client:
+            for value in range(3):
+                await ends(client, LARGE, value)
+        server.close()
+        assert box.host.shared == [False, True, True]
+        assert list(box.driver.shared.pages) == [0]
+        assert box.lent == []
+
+    played(acts)
+
+
+@pytest.mark.parametrize("name", ["owner", "other"])
+def test_of_tenants_only_the_owner_is_lent_memory_as_a_quota_counts_what_is_received(played, name):
+    async def acts(box, _client):
+        token = new_token()
+        box.door.take_access(Access([Tenant(name=name, tokens=(hash_of(token),))]))
+        async with AsyncClient(box.url, token=token) as client:
+            for value in range(3):
+                await ends(client, LARGE, value)
+            assert list(box.driver.shared.pages) == ([0, 1] if name == "owner" else [0])
+
+    played(acts)
+
+
+def test_a_worker_that_can_not_map_the_memory_is_sent_what_is_in_it(played, monkeypatch):
+    def refuse(_where, writable):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(workers.link, "opened", refuse)
+
+    async def acts(box, client):
+        with structlog.testing.capture_logs() as logs:
+            for value in range(4):
+                await ends(client, LARGE, value)
+        assert box.host.shared == 4 * [False]
+        warned = [log["reason"] for log in logs if log["log_level"] == "warning"]
+        assert warned == ["not yours", "not yours"]  # once for each piece of memory
+
+    played(acts)
+
+
+def test_an_emulated_link_carries_what_a_real_one_would(played):
+    async def acts(box, client):
+        for value in range(3):
+            await ends(client, LARGE, value)
+        assert box.host.shared == 3 * [False]
+
+    played(acts, maps=False)
+
+
+def test_a_batch_may_have_inputs_of_both_kinds(played):
+    async def acts(box, client):
+        for value in range(3):
+            await ends(client, LARGE, value)
+        held = box.driver.shared.take(10**7 - LEAST_BYTES)  # so the other's are kept elsewhere
+        assert held is not None
+        async with AsyncClient(box.url) as other:
+            box.host.go.clear()
+            box.host.began.clear()
+            first = asyncio.ensure_future(ends(client, LARGE, 2))
+            await until(box.host.began.is_set)
+            asked: list[asyncio.Future[None]] = []
+            for one in 4 * (client, other):
+                asked.append(asyncio.ensure_future(ends(one, 2 * LARGE, len(asked))))
+                await until(lambda: len(box.driver._pending) == 1 + len(asked))
+            box.host.go.set()
+            await asyncio.gather(first, *asked)
+        assert any(len(set(batch)) == 2 for batch in box.host.batches)
+
+    played(acts)
+
+
+def test_the_memory_of_a_request_that_expired_is_not_written_while_a_worker_reads_it(played):
+    async def acts(box, client):
+        await ends(client, LARGE)
+        await until(lambda: box.lent)
+        box.host.go.clear()
+        with pytest.raises(DeadlineExpired):
+            await client.infer("ends", vector(LARGE), deadline_ms=20)
+        await asyncio.sleep(0.02)
+        assert box.taken() == 1
+        box.host.go.set()
+        await until(lambda: not box.taken())
+
+    played(acts)
+
+
+def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch):
+    monkeypatch.setattr(worker_link, "_LOOK_S", 0.01)
+
+    async def acts(box, _client):
+        async with AsyncClient(box.url) as client:
+            for value in range(2):
+                await ends(client, LARGE, value)
+            assert set(box.server._pages) == set(box.driver.shared.pages) == {0, 1}
+        await until(lambda: set(box.server._pages) == {0})
+        assert set(box.driver.shared.pages) == {0}
+
+    played(acts)
+
+
+def test_without_room_in_it_inputs_are_sent(played):
+    async def acts(box, client):
+        await ends(client, LARGE)
+        await until(lambda: box.lent)
+        blocks = box.lent[0]._blocks
+        blocks.take(9 * LEAST_BYTES)
+        for value in range(3):
+            await ends(client, 2 * LARGE, value)
+        assert len(blocks._taken) == 1
+        await ends(client, LARGE)
+        await until(lambda: len(blocks._taken) == 1)
+
+    played(acts, size=10 * LEAST_BYTES)
+
+
+def test_a_connection_that_is_lost_takes_its_memory_along(played):
+    async def acts(box, client):
+        for value in range(3):
+            await ends(client, LARGE, value)
+        box.host.go.clear()
+        asked = asyncio.ensure_future(ends(client, LARGE, 7))
+        await until(lambda: box.driver._pending)
+        for connection in list(box.door._connections):
+            connection._transport.abort()
+        await until(lambda: len(box.driver.core.runs) == 0 or box.host.go.set() is None)
+        await asked
+        for value in range(3):
+            await ends(client, LARGE, value)
+        assert box.host.shared[-2:] == [True, True]
+        assert len(box.lent) == 2
+        await until(lambda: not box.lent[1]._blocks._taken)
+
+    played(acts)
+
+
+def test_many_requests_at_once_keep_their_inputs_apart(played):
+    async def acts(box, client):
+        rng = random.Random(1)
+
+        async def ask(value: float) -> bool:
+            await asyncio.sleep(rng.random() / 2)
+            size = rng.choice((2, LARGE, LARGE + 1, 3 * LARGE))
+            asking = asyncio.ensure_future(ends(client, size, value))
+            if rng.random() < 0.2:
+                await asyncio.sleep(rng.random() / 100)
+                asking.cancel()
+            return not (await asyncio.gather(asking, return_exceptions=True))[0]
+
+        answered = await asyncio.gather(*(ask(value) for value in range(400)))
+        assert sum(answered) > 300
+        assert any(box.host.shared)
+        await until(lambda: not box.taken())
+
+    played(acts, size=40 * LEAST_BYTES)
+
+
+class Raw:
+    """A client that writes any messages."""
+
+    def __init__(self, path: str) -> None:
+        self.peer = socket.socket(socket.AF_UNIX)
+        self.peer.settimeout(PATIENCE_S)
+        self.peer.connect(path)
+        self._reader = FrameReader(FrameLimits())
+        self._heard: list[Header] = []
+
+    def ask(self, header: Header, body: bytes = b"") -> None:
+        self.peer.sendall(b"".join(encode(header, (body,) if body else ())))
+
+    def hear(self) -> Header:
+        while not self._heard:
+            count = self.peer.recv_into(self._reader.get_buffer())
+            assert count, "the box hung up"
+            self._heard += [header for header, _ in self._reader.advance(count)]
+        return self._heard.pop(0)
+
+
+def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
+    async def acts(box, _client):
+        raw = Raw(f"{box.folder}/s")
+        ask = lambda *args: asyncio.to_thread(raw.ask, *args)  # noqa: E731
+        hear = lambda: asyncio.wait_for(asyncio.to_thread(raw.hear), PATIENCE_S)  # noqa: E731
+        await ask({"t": "hello", "v": 1})
+        assert (await hear())["t"] == "welcome"
+        specs, body = pack_tensors(vector(LARGE))
+        infer = {"t": "infer", "model": "ends", "budget_ns": 10**10, "in": specs}
+        await ask({**infer, "id": 1, "at": 0})
+        error = await hear()
+        assert (error["code"], error["id"]) == ("invalid_input", 1)
+        assert "in the 0 bytes of memory" in error["message"]
+
+        await ask({**infer, "id": 2}, b"".join(body))
+        memory = await hear()
+        assert memory["t"] == "memory"
+        assert (await hear())["t"] == "result"
+        last = memory["bytes"] - LEAST_BYTES
+        for wrong in (-64, 1, last + 64, 2**63, None, "0", 0.0, True):
+            await ask({**infer, "id": 3, "at": wrong})
+            error = await hear()
+            assert (error["code"], error["id"]) == ("invalid_input", 3), wrong
+        for header in ({"in": [["x", "float32", [2**31]]]}, {"in": 7}, {"enc": {"x": "float16"}}):
+            await ask({**infer, **header, "id": 4, "at": 0})
+            error = await hear()
+            assert (error["code"], error["id"]) == ("invalid_input", 4), header
+
+        await ask({**infer, "id": 5, "at": last})
+        said = sorted([await hear(), await hear()], key=lambda header: header["t"])
+        assert said[0] == {"t": "free", "at": [last]}
+        assert (said[1]["t"], said[1]["id"]) == ("result", 5)
+        # The inputs are refused, but the memory is free again all the same.
+        await ask({**infer, "id": 6, "at": 64, "model": "none"})
+        said = sorted([await hear(), await hear()], key=lambda header: header["t"])
+        assert [header["t"] for header in said] == ["error", "free"]
+        raw.peer.close()
+
+    played(acts)
+
+
+def test_a_box_that_frees_what_is_not_in_use_is_not_trusted_further():
+    async def main() -> None:
+        shared = SharedBodies(10 * LEAST_BYTES)
+        lent = borrowed(shared.pages[0].where())
+        assert lent is not None
+        start = lent.put([b"a" * 64, b"b" * 32], 96)
+        assert start is not None
+        assert bytes(shared.pages[0].block(start, 96)) == b"a" * 64 + b"b" * 32
+        lent.free([start])
+        with pytest.raises(KeyError):
+            lent.free([start])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"pid": "x"}, {"pid": 1, "fd": 2**80, "inode": 0, "bytes": 1}]
+)
+def test_memory_that_is_not_said_where_is_not_borrowed(said):
+    assert borrowed(said) is None
+
+
+def test_too_much_for_the_box_is_refused_as_ever(played):
+    async def acts(box, client):
+        await ends(client, LARGE)
+        await until(lambda: box.lent)
+        with pytest.raises(InvalidInput, match="body takes"):
+            await client.infer("ends", vector(11 * LARGE), deadline_ms=MINUTE_MS)
+        assert not box.taken()
+
+    played(acts, size=10 * LEAST_BYTES)
