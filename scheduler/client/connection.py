@@ -167,8 +167,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise self._failure or ConnectionResetError(_CLOSED)
 
-    async def greet(self, token: str | None) -> None:
+    async def greet(self, token: str | None, borrows: bool = False) -> None:
         """Sends the hello and waits for the welcome.
+
+        Args:
+            token: The server's token.
+            borrows: Whether memory for large bodies is welcome, as the server may be on this
+                machine.
 
         Raises:
             LaxityError: The server answered with an error instead of a welcome.
@@ -177,6 +182,8 @@ class Connection(asyncio.BufferedProtocol):
         hello: wire.Header = {"t": "hello", "v": wire.VERSION}
         if token:
             hello["token"] = token
+        if borrows:
+            hello["memory"] = True
         start_ns = time.monotonic_ns()
         self.send(wire.encode(hello))
         await self._welcome
@@ -273,7 +280,8 @@ async def connect(
     connection = Connection(on_frame, on_lost)
     try:
         await asyncio.wait_for(_open(loop, connection, address, tls), _HANDSHAKE_S)
-        await asyncio.wait_for(connection.greet(token), _HANDSHAKE_S)
+        greeting = connection.greet(token, borrows=address.scheme == "unix")
+        await asyncio.wait_for(greeting, _HANDSHAKE_S)
     except asyncio.TimeoutError:
         connection.abandon()
         raise TimeoutError(f"no answer within {_HANDSHAKE_S:g} s") from None

@@ -288,7 +288,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
         self._door.welcome(self, self._tenant)
         self._known = True
-        if self._driver.shared is not None and self._is_at_home():
+        if header.get("memory") is True and self._driver.shared is not None and self._is_at_home():
             self._lending = Lending(self._driver.shared, self.tell)
         if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
             self._turns.share = share

@@ -365,7 +365,7 @@ def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
         raw = Raw(f"{box.folder}/s")
         ask = lambda *args: asyncio.to_thread(raw.ask, *args)  # noqa: E731
         hear = lambda: asyncio.wait_for(asyncio.to_thread(raw.hear), PATIENCE_S)  # noqa: E731
-        await ask({"t": "hello", "v": 1})
+        await ask({"t": "hello", "v": 1, "memory": True})
         assert (await hear())["t"] == "welcome"
         specs, body = pack_tensors(vector(LARGE))
         infer = {"t": "infer", "model": "ends", "budget_ns": 10**10, "in": specs}
@@ -396,6 +396,19 @@ def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
         await ask({**infer, "id": 6, "at": 64, "model": "none"})
         said = sorted([await hear(), await hear()], key=lambda header: header["t"])
         assert [header["t"] for header in said] == ["error", "free"]
+        raw.peer.close()
+
+    played(acts)
+
+
+def test_a_client_that_does_not_ask_for_memory_is_lent_none(played):
+    async def acts(box, _client):
+        raw = Raw(f"{box.folder}/s")
+        await asyncio.to_thread(raw.ask, {"t": "hello", "v": 1})
+        specs, body = pack_tensors(vector(LARGE))
+        infer = {"t": "infer", "id": 1, "model": "ends", "budget_ns": 10**10, "in": specs}
+        await asyncio.to_thread(raw.ask, infer, b"".join(body))
+        assert [(await asyncio.to_thread(raw.hear))["t"] for _ in range(2)] == ["welcome", "result"]
         raw.peer.close()
 
     played(acts)
