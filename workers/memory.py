@@ -30,8 +30,12 @@ def available_bytes(root: Path = Path("/")) -> int | None:
 
 
 def resident_bytes(root: Path = Path("/")) -> int:
-    """The main memory this process uses now, in bytes; 0 where the kernel does not say."""
-    return bytes_of(root / "proc/self/status", "VmRSS") or 0
+    """The main memory this process uses now, in bytes; 0 where the kernel does not say.
+
+    Memory that it shares, such as that of large inputs, is not its own.
+    """
+    status = root / "proc/self/status"
+    return (bytes_of(status, "VmRSS") or 0) - (bytes_of(status, "RssShmem") or 0)
 
 
 def lack_of_room(path: Path, available: int | None) -> str | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pytest
 
+from scheduler.daemon.own_pages import OwnPages
 from tests.workers import onnx_models
 from tests.workers.test_device_host import CPU_RUNTIMES
 from workers.memory import resident_bytes
@@ -96,3 +97,10 @@ def test_little_is_kept_and_giving_back_is_watched_like_a_batch(residency):
     spare.look()
     spare.look()  # what could not be given back is not asked for again and again
     assert ran == [(KEY, 1), "gave back", "ended"]
+
+
+def test_inputs_in_shared_memory_are_no_memory_of_the_worker():
+    before = resident_bytes()
+    pages = OwnPages(SPARE_BYTES)
+    pages.block(0, SPARE_BYTES // 4)[:] = 1
+    assert resident_bytes() - before < SPARE_BYTES // 8
