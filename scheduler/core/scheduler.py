@@ -56,8 +56,6 @@ from scheduler.core.shrinking import form_for
 from scheduler.core.story import Story, StoryEntry
 from scheduler.core.targets import Run, TargetState
 
-__all__ = ["Limits", "PolicyFailed", "Scheduler"]
-
 _MS = 1_000_000
 _SHOWN = 300
 

@@ -14,6 +14,7 @@ import structlog
 
 from policies import DEFAULT
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
+from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -28,11 +29,12 @@ from scheduler.core.events import (
     TargetWithdrew,
     Woken,
 )
+from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Policy
 from scheduler.core.requests import Request
-from scheduler.core.scheduler import Limits, PolicyFailed, Scheduler
+from scheduler.core.scheduler import Scheduler
 from scheduler.core.target_specs import TargetSpec, reached_over
 from scheduler.daemon.answering import Pending, Results, answer_of
 from scheduler.daemon.background import Background
