@@ -152,9 +152,11 @@ class Catalog:
 
     def __contains__(self, model: object) -> bool:
         """Whether there is a model of this name, served or not."""
-        return model in self.cards or any(
-            name == model for name, _ in chain.from_iterable(self.problems.values())
-        )
+        return model in self.cards or any(name == model for name, _ in self._unserved())
+
+    def _unserved(self) -> Iterable[tuple[str, str]]:
+        """The models that can't be served by some target, and why."""
+        return chain.from_iterable(self.problems.values())
 
     def card(self, model: Any, variant: Any = None) -> ModelCard:
         """The card of a model.
@@ -171,8 +173,7 @@ class Catalog:
         if card is None:
             if not self.problems:
                 raise Unavailable("the box is still reading its models; try again in a moment")
-            problems = chain.from_iterable(self.problems.values())
-            raise ModelNotFound.among(problems, model, or_which(model, self.cards))
+            raise ModelNotFound.among(self._unserved(), model, or_which(model, self.cards))
         if variant is not None and variant not in card.variants:
             variants = _variants(
                 card, [(t, o) for (t, m, _), o in self.offers.items() if m == model]
