@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from replay.results import ANSWERED
 from replay.simulator import Arrival
 from scheduler.core.outcomes import Outcome
 
@@ -107,8 +106,6 @@ class LiveTally:
         sent: Requests sent.
         outcomes: Requests per outcome; `none` if nothing came back.
         on_time: Requests with a result within their budget.
-        elapsed_ns: Time since the start of the schedule.
-        latency_ns: Latencies of the results.
         lag_ns: How late the generator sent each request.
         lag_share: The same as a share of each request's budget.
     """
@@ -116,8 +113,6 @@ class LiveTally:
     sent: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     on_time: int = 0
-    elapsed_ns: int = 0
-    latency_ns: Spread = field(default_factory=Spread)
     lag_ns: Spread = field(default_factory=Spread)
     lag_share: Spread = field(default_factory=Spread)
 
@@ -130,8 +125,6 @@ class LiveTally:
         """Counts an ending."""
         self.outcomes[ending.outcome or "none"] += 1
         self.on_time += ending.on_time
-        if ending.outcome in ANSWERED:
-            self.latency_ns.add(ending.latency_ns)
         self.lag_ns.add(ending.lag_ns)
         self.lag_share.add(ending.lag_ns / max(1, ending.arrival.budget_ns))
 

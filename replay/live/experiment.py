@@ -9,7 +9,7 @@ from typing import Any
 
 from replay.accuracy import Accuracy
 from replay.experiment import Experiment
-from replay.live.endings import LiveEnding, OnProgress, Spread
+from replay.live.endings import LiveEnding, LiveTally, OnProgress
 from replay.live.inputs import Inputs, random_inputs
 from replay.live.replay import play_live
 from replay.results import ANSWERED, Row, RunResult, SendLag
@@ -70,17 +70,19 @@ def play_experiment(
     result = RunResult(experiment.name, _policy_in(before), seed, experiment.load, "live")
     result.rows.limit = experiment.rows
     result.notes += experiment.fleet.notes
-    record = _Record(result, Accuracy(experiment.fleet.targets()))
+    tally = LiveTally()
+    record = _Record(result, Accuracy(experiment.fleet.targets()), tally)
     arrivals = experiment.arrivals(seed)
     result.closed = isinstance(arrivals, Clients)
     try:
-        tally = play_live(
+        play_live(
             url,
             arrivals,
             record.add,
             make_inputs=partial(_inputs, _models_of(experiment)),
             processes=processes,
             progress=progress,
+            tally=tally,
         )
     except (KeyboardInterrupt, LaxityError, ValueError, OSError) as error:
         if not result.rows.seen:
@@ -125,12 +127,12 @@ def _inputs(needed: Iterable[str], models: Mapping[str, Any]) -> Inputs:
 
 
 class _Record:
-    """What is recorded of the requests of a run as they end."""
+    """What is recorded of the requests of a run as they end, beside their tally."""
 
-    def __init__(self, result: RunResult, accuracy: Accuracy) -> None:
+    def __init__(self, result: RunResult, accuracy: Accuracy, tally: LiveTally) -> None:
         self._result = result
         self._accuracy = accuracy
-        self._lag_ns = Spread()
+        self._tally = tally
         self._cached = 0
         self._failed: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
@@ -139,7 +141,6 @@ class _Record:
         row = row_of(ending)
         self._result.add(row)
         self._accuracy.add(row)
-        self._lag_ns.add(ending.lag_ns)
         self._cached += ending.target in _CACHED
         if row.outcome not in _EXPECTED:
             self._failed[row.outcome] += 1
@@ -150,7 +151,7 @@ class _Record:
         seen = self._result.rows.seen
         self._result.accuracy_share = self._accuracy.share()
         if seen:
-            quantiles_ns = (self._lag_ns.quantile(share) or 0.0 for share in (0.5, 0.99, 1.0))
+            quantiles_ns = (self._tally.lag_ns.quantile(share) or 0.0 for share in (0.5, 0.99, 1.0))
             self._result.send_lag = SendLag(*(ns / 1e6 for ns in quantiles_ns))
         for outcome, count in sorted(self._failed.items()):
             reason = self._reasons[outcome] or "nothing came back"

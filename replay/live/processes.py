@@ -55,23 +55,26 @@ class Crew:
         url: As in `play_live`, like the rest.
         make_inputs: Makes the inputs of requests.
         processes: Number of processes.
+        tally: The counts to add to.
     """
 
-    def __init__(self, url: str | None, make_inputs: MakeInputs, processes: int) -> None:
+    def __init__(
+        self, url: str | None, make_inputs: MakeInputs, processes: int, tally: LiveTally
+    ) -> None:
         """Starts no process yet."""
         self._context = multiprocessing.get_context("spawn")
         self._given = url, make_inputs
         self._count = processes
+        self._tally = tally
         self._hands: list[deque[Numbered]] = [deque() for _ in range(processes)]
         self._marks = [0] * processes
         self._sent = [0] * processes
         self._ends: list[tuple[int, int, LiveEnding]] = []
 
-    def play(self, arrivals: Iterable[Arrival], on_end: OnEnd, progress: OnProgress) -> LiveTally:
+    def play(self, arrivals: Iterable[Arrival], on_end: OnEnd, progress: OnProgress) -> None:
         """Plays all requests; see `play_live`."""
         self._source = enumerate(arrivals)
         self._on_end = on_end
-        self.tally = LiveTally()
         links: list[Connection[Any, Any]] = []
         members = []
         try:
@@ -92,7 +95,6 @@ class Crew:
                 member.join()
             for link in links:
                 link.close()
-        return self.tally
 
     def _start(self, links: list[Connection[Any, Any]]) -> None:
         """Waits until all processes are connected, so that none starts late."""
@@ -118,8 +120,8 @@ class Crew:
             self._pass_on()
             if time.monotonic() - told_s >= PROGRESS_S:
                 told_s = time.monotonic()
-                progress(self.tally)
-        progress(self.tally)
+                progress(self._tally)
+        progress(self._tally)
 
     def _hear(self, number: int, link: Any) -> bool:
         """Handles one message; returns False for the last one of a process."""
@@ -135,10 +137,9 @@ class Crew:
             self._marks[number], self._sent[number], ends = told
             for ending in ends:
                 heapq.heappush(self._ends, (ending.at_ns, ending.number, ending))
-            self.tally.sent = sum(self._sent)
+            self._tally.sent = sum(self._sent)
         if kind == "done":
             self._marks[number] = sys.maxsize
-            self.tally.elapsed_ns = max(self.tally.elapsed_ns, told)
         return bool(kind != "done")
 
     def _deal(self, number: int, link: Any) -> None:
@@ -152,10 +153,9 @@ class Crew:
     def _pass_on(self) -> None:
         """Passes on the endings that no process can precede any more."""
         mark_ns = min(self._marks)
-        self.tally.elapsed_ns = max(self.tally.elapsed_ns, mark_ns if mark_ns < sys.maxsize else 0)
         while self._ends and self._ends[0][0] <= mark_ns:
             ending = heapq.heappop(self._ends)[2]
-            self.tally.add(ending)
+            self._tally.add(ending)
             self._on_end(ending)
 
 
@@ -204,7 +204,7 @@ class _Member:
                 reporting = asyncio.ensure_future(self._report_often())
                 await self._player.play(self._requests())
                 self._report()
-                self._outbox.put(("done", self._player.now_ns()))
+                self._outbox.put(("done", None))
         finally:
             loop.remove_reader(self._link.fileno())
             if reporting is not None:

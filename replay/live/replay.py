@@ -27,6 +27,7 @@ def play_live(
     make_inputs: MakeInputs = random_inputs,
     processes: int = 1,
     progress: OnProgress = lambda _: None,
+    tally: LiveTally | None = None,
 ) -> LiveTally:
     """Sends requests to a daemon when they are due, and waits for their endings.
 
@@ -40,6 +41,10 @@ def play_live(
         make_inputs: Makes the inputs of requests. With several processes it is pickled.
         processes: Number of sending processes; of N, each takes every N-th request.
         progress: Called with the counts so far, about every `PROGRESS_S`.
+        tally: The counts to add to, for a caller that needs those of a run that breaks off.
+
+    Returns:
+        The counts.
 
     Raises:
         LaxityError: The daemon can't be reached.
@@ -50,9 +55,12 @@ def play_live(
         raise ValueError(f"processes is an integer from 1, not {processes!r}")
     if processes > 1 and isinstance(arrivals, Clients):
         raise ValueError("clients that wait for their answers are played by one process: --jobs 1")
+    tally = tally or LiveTally()
     if processes > 1:
-        return Crew(url, make_inputs, processes).play(arrivals, on_end, progress)
-    return run_precisely(_play_here(url, arrivals, on_end, make_inputs, progress))
+        Crew(url, make_inputs, processes, tally).play(arrivals, on_end, progress)
+    else:
+        run_precisely(_play_here(url, arrivals, on_end, make_inputs, progress, tally))
+    return tally
 
 
 async def _play_here(
@@ -61,8 +69,8 @@ async def _play_here(
     on_end: OnEnd,
     make_inputs: MakeInputs,
     progress: OnProgress,
-) -> LiveTally:
-    tally = LiveTally()
+    tally: LiveTally,
+) -> None:
     turns: Turns | None = None
 
     def note(ending: LiveEnding) -> None:
@@ -85,7 +93,7 @@ async def _play_here(
         async def report() -> None:
             while True:
                 await asyncio.sleep(PROGRESS_S)
-                tally.sent, tally.elapsed_ns = player.sent, player.now_ns()
+                tally.sent = player.sent
                 progress(tally)
 
         reporting = asyncio.ensure_future(report())
@@ -93,6 +101,5 @@ async def _play_here(
             await player.play(enumerate(arrivals) if turns is None else turns.numbered())
         finally:
             reporting.cancel()
-        tally.sent, tally.elapsed_ns = player.sent, player.now_ns()
+        tally.sent = player.sent
     progress(tally)
-    return tally
