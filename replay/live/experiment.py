@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from replay.accuracy import Accuracy
 from replay.experiment import Experiment
 from replay.live.endings import LiveEnding, LiveTally, OnProgress
-from replay.live.inputs import Inputs, random_inputs
+from replay.live.inputs import random_inputs
 from replay.live.replay import play_live
 from replay.results import ANSWERED, Row, RunResult, SendLag
 from replay.sources import WorkloadSource
 from replay.workloads import Clients, TraceStream
-from scheduler import Client, LaxityError, ModelNotFound
-from scheduler.core.names import did_you_mean
+from scheduler import Client, LaxityError
 from scheduler.core.outcomes import REFUSALS, Outcome
 
 CONNECT_TIMEOUT_S = 2.0
@@ -79,7 +78,7 @@ def play_experiment(
             url,
             arrivals,
             record.add,
-            make_inputs=partial(_inputs, _models_of(experiment)),
+            make_inputs=partial(random_inputs, needed=_models_of(experiment)),
             processes=processes,
             progress=progress,
             tally=tally,
@@ -112,18 +111,6 @@ def _models_of(experiment: Experiment) -> list[str]:
         if len(models) == 1 or not isinstance(stream, TraceStream):
             found |= models
     return list(found)
-
-
-def _inputs(needed: Iterable[str], models: Mapping[str, Any]) -> Inputs:
-    """As `random_inputs`, but a model that the box lacks is told before anything is sent.
-
-    Each of its requests would fail, and a long run would tell it only at its end.
-    """
-    known = [model["name"] for model in models["models"]]
-    for name in needed:
-        if name not in known:
-            raise ModelNotFound(f"the box has no model {name!r}; {did_you_mean(name, known)}")
-    return random_inputs(models)
 
 
 class _Record:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import InvalidInput, ModelNotFound
-from scheduler.core.names import hint
+from scheduler.core.names import did_you_mean
 from scheduler.core.requests import RequestClass
 from scheduler.core.signature import STRING
 
@@ -23,12 +23,24 @@ MakeInputs = Callable[[Mapping[str, Any]], Inputs]
 _MOST_KEPT = 1024
 
 
-def random_inputs(models: Mapping[str, Any], seed: int = 0) -> Inputs:
+def random_inputs(models: Mapping[str, Any], seed: int = 0, needed: Iterable[str] = ()) -> Inputs:
     """Random floats from 0 to 1, the same for the same class and seed; zeros for other dtypes.
 
     Integers are zeros because they may be indices, whose range only the model knows.
+
+    Args:
+        models: The box's report of its models.
+        seed: The seed.
+        needed: The models that are sure to be requested. Without one of them, each of its requests
+            would fail, and a long run would tell it only at its end.
+
+    Raises:
+        ModelNotFound: The box lacks a model that is needed.
     """
-    return _RandomInputs(models, seed)
+    inputs = _RandomInputs(models, seed)
+    for name in needed:
+        inputs.model(name)
+    return inputs
 
 
 class _RandomInputs:
@@ -56,13 +68,20 @@ class _RandomInputs:
             made = self._made[kind] = self._inputs(kind)
         return made
 
-    def _inputs(self, kind: RequestClass) -> dict[str, NDArray[Any]]:
-        model = self._models.get(kind.model)
+    def model(self, name: str) -> Mapping[str, Any]:
+        """The description of a model.
+
+        Raises:
+            ModelNotFound: The box has no such model.
+        """
+        model: Mapping[str, Any] | None = self._models.get(name)
         if model is None:
-            raise ModelNotFound(
-                f"the box has no model {kind.model!r}{hint(kind.model, self._models)}"
-            )
-        specs = model["inputs"]
+            meant = did_you_mean(name, self._models)
+            raise ModelNotFound(f"the box has no model {name!r}; {meant}")
+        return model
+
+    def _inputs(self, kind: RequestClass) -> dict[str, NDArray[Any]]:
+        specs = self.model(kind.model)["inputs"]
         shapes = kind.shapes or [_shape(spec) for spec in specs]
         if len(shapes) != len(specs):
             raise InvalidInput(
