@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -126,15 +125,14 @@ class DeviceHost:
         around = self._surroundings(state_dir, max_batch, effort, system_root)
         self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
-        self._served = served = ServedVariants(
-            spec.limits.model_bytes, self._reload, lambda offer: self.tell_offer(offer)
+        self._served = ServedVariants(
+            spec.limits.model_bytes,
+            self._reload,
+            lambda offer: self.tell_offer(offer),
+            self._stuck,
         )
-        self._again = MeasuringAgain(
-            self._samples, served.residency, served.lock, self._running, effort
-        )
-        self._spare = SpareMemory(
-            served.residency, self._samples, served.lock, self._running, lambda: self._again.idle_s
-        )
+        self._again = MeasuringAgain(self._served, self._samples, effort)
+        self._spare = SpareMemory(self._served, self._samples, lambda: self._again.idle_s)
 
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
         """Prepare every variant, and yield its offer as soon as it is ready.
@@ -324,16 +322,13 @@ class DeviceHost:
             except RunError as error:
                 return [RunError(str(error)) for _ in items]  # see `ItemRunner`
             try:
-                with self._running(key, len(items)):
+                with self._served.running(key, len(items)):
                     return runner.run(items)
             finally:
                 self._again.served()
 
     def _samples(self, key: Key, count: int) -> list[Item]:
         return sample_items(self.repository.models[key[0]], count)
-
-    def _running(self, key: Key, count: int) -> AbstractContextManager[None]:
-        return self._stuck.running(key, count, self._served.latency_ns(key))
 
     def stuck(self) -> str | None:
         """Describe a batch that has run for too long to end, or None; loading has no limit."""

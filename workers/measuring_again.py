@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from math import ceil
 
 from workers.batches import Item
 from workers.judging import SAMPLES
 from workers.profiling import Effort, Ladder, measure_ladder
-from workers.residency import Key, Residency
+from workers.residency import Key
+from workers.served_variants import ServedVariants
 
 _GAP_S = 0.001
 """Pause before each measuring run, so that waiting requests get the device."""
@@ -30,26 +29,20 @@ class MeasuringAgain:
     """Measures variants of one device again.
 
     Args:
+        variants: The variants that the device serves.
         samples: Makes inputs for a variant: the given number of items.
-        residency: The variants in memory, and their runners.
-        lock: Held while something runs.
-        running: Given a variant and a number of items, makes the context in which they run.
         effort: How much time to spend while the device is idle.
     """
 
     def __init__(
         self,
+        variants: ServedVariants,
         samples: Callable[[Key, int], list[Item]],
-        residency: Residency,
-        lock: threading.RLock,
-        running: Callable[[Key, int], AbstractContextManager[None]],
         effort: Effort | None,
     ) -> None:
         """Start as idle."""
+        self._variants = variants
         self._samples = samples
-        self._residency = residency
-        self._lock = lock
-        self._running = running
         self._effort = effort
         self._served_s = time.monotonic() - _IDLE_S
 
@@ -112,10 +105,10 @@ class MeasuringAgain:
     def _timed(self, key: Key, batch: list[Item]) -> int:
         """The time of one batch in nanoseconds, without waiting for the device."""
         time.sleep(_GAP_S)
-        with self._lock:
-            runner = self._residency.runner(key)
+        with self._variants.lock:
+            runner = self._variants.residency.runner(key)
             began_ns = time.perf_counter_ns()
-            with self._running(key, len(batch)):
+            with self._variants.running(key, len(batch)):
                 runner.run_batch(batch)
             return time.perf_counter_ns() - began_ns
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from scheduler.core.offers import Offer
 from workers.choice import Choice
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
-from workers.profiling import Ladder
 from workers.residency import Key, Residency, Resident
 from workers.runtimes.base import Session
 from workers.sampling import item_shapes
+from workers.stuck import StuckWatch
+
+
+class _Served(NamedTuple):
+    """A variant that is served: with which runtime and profile, and as offered while in memory."""
+
+    choice: Choice
+    offer: Offer
 
 
 class ServedVariants:
@@ -24,6 +33,7 @@ class ServedVariants:
         budget_bytes: The memory for all sessions; None for no limit.
         load: Loads a variant with the named runtime again; raises `RunError` when that fails.
         tell: Called with a variant's offer when it leaves memory or returns to it.
+        stuck: Told of each batch that runs.
 
     Attributes:
         lock: Held while a session is run or replaced.
@@ -35,39 +45,40 @@ class ServedVariants:
         budget_bytes: int | None,
         load: Callable[[Model, Variant, str], Session],
         tell: Callable[[Offer], None],
+        stuck: StuckWatch,
     ) -> None:
         """Serve nothing yet."""
         self.lock = threading.RLock()
         self.residency = Residency(budget_bytes, lambda key, _loaded: tell(self.offer(key)))
         self._load = load
-        self._choices: dict[Key, Choice] = {}
-        self._offers: dict[Key, Offer] = {}
+        self._stuck = stuck
+        self._served: dict[Key, _Served] = {}
 
     @property
     def keys(self) -> list[Key]:
         """All variants that are served."""
-        return list(self._offers)
+        return list(self._served)
 
     def of(self, model: str) -> list[Key]:
         """The variants of a model that are served."""
-        return [key for key in self._offers if key[0] == model]
+        return [key for key in self._served if key[0] == model]
 
     def choice(self, key: Key) -> Choice | None:
         """The runtime that serves a variant, with its profile; None if it is not served."""
-        return self._choices.get(key)
+        served = self._served.get(key)
+        return None if served is None else served.choice
 
-    def latency_ns(self, key: Key) -> Ladder:
-        """The latencies of a variant that is in memory."""
-        return self._offers[key].latency_ns
+    def running(self, key: Key, count: int) -> AbstractContextManager[None]:
+        """A block in which so many items of a variant run; see `StuckWatch.running`."""
+        return self._stuck.running(key, count, self._served[key].offer.latency_ns)
 
     def offer(self, key: Key) -> Offer:
         """A variant's offer; while it is out of memory, each latency includes its loading time."""
-        offer = self._offers[key]
+        choice, offer = self._served[key]
         if self.residency.is_loaded(key):
             return offer
-        load_ns = self._choices[key].profile.load_ns
         slower = {
-            batch: tuple(sample + load_ns for sample in samples)
+            batch: tuple(sample + choice.profile.load_ns for sample in samples)
             for batch, samples in offer.latency_ns.items()
         }
         return replace(offer, latency_ns=slower)
@@ -82,18 +93,18 @@ class ServedVariants:
             pinned=model.residency == "pinned",
             session=choice.session,
         )
+        offer = Offer(
+            model=model.name,
+            variant=variant.name,
+            runtime=choice.runtime,
+            latency_ns=choice.profile.latency_ns,
+            rank=variant.rank,
+            accuracy=variant.accuracy,
+            energy_uj=choice.profile.energy_uj,
+            item_shapes=item_shapes(model),
+        )
         with self.lock:
-            self._choices[key] = choice
-            self._offers[key] = Offer(
-                model=model.name,
-                variant=variant.name,
-                runtime=choice.runtime,
-                latency_ns=choice.profile.latency_ns,
-                rank=variant.rank,
-                accuracy=variant.accuracy,
-                energy_uj=choice.profile.energy_uj,
-                item_shapes=item_shapes(model),
-            )
+            self._served[key] = _Served(choice, offer)
             self.residency.admit(key, resident)
             if model.residency == "lazy":
                 self.residency.evict(key)
@@ -102,15 +113,16 @@ class ServedVariants:
     def improve(self, key: Key, better: Choice) -> Offer:
         """Replace the profile of a served variant; return its offer."""
         with self.lock:
-            self._choices[key] = better
-            self._offers[key] = replace(self._offers[key], latency_ns=better.profile.latency_ns)
+            offer = self._served[key].offer
+            faster = replace(offer, latency_ns=better.profile.latency_ns)
+            self._served[key] = _Served(better, faster)
             return self.offer(key)
 
     def remove(self, key: Key) -> None:
         """Serve a variant no longer."""
         with self.lock:
             self.residency.remove(key)
-            del self._choices[key], self._offers[key]
+            del self._served[key]
 
     def close(self) -> None:
         """Close all sessions. Nothing runs afterwards."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,12 +11,15 @@ import pytest
 from scheduler.daemon.own_pages import OwnPages
 from tests.workers import onnx_models
 from tests.workers.test_device_host import CPU_RUNTIMES
+from workers.choice import Choice
 from workers.memory import resident_bytes
-from workers.residency import Residency, Resident
+from workers.profile_store import Profile
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec, RunError
 from workers.sampling import sample_items
+from workers.served_variants import ServedVariants
 from workers.spare_memory import IDLE_S, SPARE_BYTES, SpareMemory
+from workers.stuck import StuckWatch
 
 KEY = ("relu", "1")
 CPU = DeviceSpec("cpu:0", "cpu")
@@ -25,52 +27,50 @@ LARGE = SPARE_BYTES // 4 * 5 // 4
 
 
 @pytest.fixture(params=CPU_RUNTIMES)
-def residency(request, add, load, tmp_path):
+def serving(request, add, load, tmp_path):
     """What runs a model of any width."""
     add("relu", onnx_models.relu(width="W"))
     model = load("relu")
     session = RUNTIMES[request.param]().load(model, model.variants[0], CPU, tmp_path)
 
-    def load_again():
+    def load_again(*_):
         raise RunError("it never leaves memory")
 
-    residency = Residency(None, lambda key, loaded: None)
-    residency.admit(KEY, Resident(load_again, True, 0, False, session))
-    yield model, residency
-    residency.close()
+    served = ServedVariants(None, load_again, lambda offer: None, StuckWatch(None))
+    served.serve(model, model.variants[0], Choice(request.param, session, Profile({1: (1,)})))
+    yield model, served
+    served.close()
 
 
-def run(residency, count):
-    (answer,) = residency.runner(KEY).run([{"x": np.full(count, -1, np.float32)}])
+def run(served, count):
+    (answer,) = served.residency.runner(KEY).run([{"x": np.full(count, -1, np.float32)}])
     return answer["y"][:3].tolist(), len(answer["y"])
 
 
-def test_a_device_that_idles_gives_back_what_a_large_batch_took(residency):
-    model, residency = residency
+def test_a_device_that_idles_gives_back_what_a_large_batch_took(serving):
+    model, served = serving
     idle_s = IDLE_S
     spare = SpareMemory(
-        residency,
+        served,
         lambda _key, count: sample_items(model, count),
-        threading.RLock(),
-        lambda *_: nullcontext(),
         lambda: idle_s,
     )
-    run(residency, 1)
+    run(served, 1)
     spare.look()
     before = resident_bytes()
     for _ in range(2):
         idle_s = 0
-        run(residency, LARGE)
+        run(served, LARGE)
         spare.look()
         assert resident_bytes() - before >= SPARE_BYTES
         idle_s = IDLE_S
         spare.look()
         assert resident_bytes() - before < SPARE_BYTES // 4
-        assert run(residency, 3) == ([0, 0, 0], 3)
+        assert run(served, 3) == ([0, 0, 0], 3)
 
 
-def test_little_is_kept_and_giving_back_is_watched_like_a_batch(residency):
-    model, residency = residency
+def test_little_is_kept_and_giving_back_is_watched_like_a_batch(serving):
+    model, served = serving
     taken = 10**9
     ran: list[object] = []
 
@@ -80,15 +80,14 @@ def test_little_is_kept_and_giving_back_is_watched_like_a_batch(residency):
         yield
         ran.append("ended")
 
+    served.running = running
     spare = SpareMemory(
-        residency,
+        served,
         lambda _key, count: sample_items(model, count),
-        threading.RLock(),
-        running,
         lambda: IDLE_S,
         lambda: taken,
     )
-    residency.runner(KEY).give_back = lambda _items: ran.append("gave back")
+    served.residency.runner(KEY).give_back = lambda _items: ran.append("gave back")
     spare.look()
     taken += SPARE_BYTES - 1
     spare.look()
