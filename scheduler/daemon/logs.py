@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-from typing import TextIO, cast
 
 import structlog
 
 from scheduler.config.box import LogConfig
+from scheduler.lasting_output import lasting_stderr
 
-
-class _Dropping:
-    """Writes text to a file, and drops what can't be written, for example to a full disk.
-
-    An error would reach what logs: a lost target would still count as up, or a link would end.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            self._file.write(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.flush()
+_PATIENCE_S = 0.2
+"""How long the event loop waits at most for whoever reads the log."""
 
 
 def set_up_logging(config: LogConfig) -> None:
     """Sends structured logs to stderr, in the configured format and level.
 
+    From now on stderr drops what can't be written, such as to a full disk. An error would reach
+    what logs: a lost target would still count as up, or a link would end.
+
     Tracebacks omit the values of variables: some of those are passwords and tokens.
     """
+    sys.stderr = lasting_stderr(_PATIENCE_S, line_buffering=True)
     console = config.format == "console" or (config.format == "auto" and sys.stderr.isatty())
     structlog.configure(
         processors=[
@@ -47,5 +35,5 @@ def set_up_logging(config: LogConfig) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(
             logging.getLevelName(config.level.upper())
         ),
-        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Dropping(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

@@ -35,13 +35,9 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
-from scheduler.lasting_output import lasting_stderr
 from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
-
-_PATIENCE_S = 0.2
-"""How long the event loop waits at most for whoever reads the log."""
 
 Kind = Literal["http", "grpc"]
 
@@ -95,7 +91,6 @@ def main() -> None:
     except FileNotFoundError:  # the agent that started it has ended meanwhile, or starts over
         sys.exit(1)
     config = Config.model_validate(spec.config)
-    sys.stderr = lasting_stderr(_PATIENCE_S, line_buffering=True)
     set_up_logging(config.log)
     if spec.kind == "http":
         _keep_to(spec.cores)
