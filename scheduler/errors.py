@@ -153,11 +153,16 @@ ERRORS: dict[str, type[LaxityError]] = {
 """Error class of each code on the wire."""
 
 
-def error_from_code(code: str, message: str, detail: Mapping[str, Any]) -> Exception:
+def error_from_code(code: str, message: str, detail: Any) -> Exception:
     """The exception for a code from the wire.
 
     `cancelled` is `concurrent.futures.CancelledError`, as for any future.
+
+    Args:
+        code: The code, which may be one of a later version.
+        message: The error for people.
+        detail: The error for programs; left out unless it is a map.
     """
     if code == Outcome.CANCELLED.value:
         return CancelledError(message)
-    return ERRORS.get(code, LaxityError)(message, detail)
+    return ERRORS.get(code, LaxityError)(message, detail if isinstance(detail, Mapping) else None)

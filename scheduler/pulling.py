@@ -186,7 +186,7 @@ class BoxSource:
                 answer.set_result((header.get("value"), bytes(body or b"")))
             elif header["t"] == "error":
                 code, text = str(header.get("code")), str(header.get("message"))
-                answer.set_exception(error_from_code(code, text, {}))
+                answer.set_exception(error_from_code(code, text, None))
 
         def on_lost(_connection: Connection, error: Exception) -> None:
             if not answer.done():

@@ -253,9 +253,7 @@ class Connection(asyncio.BufferedProtocol):
                     f"this client speaks version {wire.VERSION}"
                 )
             case {"t": "error", "code": str(code), "message": str(message)}:
-                detail = header.get("detail")
-                error = error_from_code(code, message, detail if isinstance(detail, dict) else {})
-                self.fail(error)
+                self.fail(error_from_code(code, message, header.get("detail")))
             case _:
                 raise ProtocolError(f"the first frame of a daemon is a welcome, not {header!r:.80}")
 

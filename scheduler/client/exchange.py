@@ -398,8 +398,7 @@ class Exchange:
     ) -> None:
         match header:
             case {"id": None | int(), "code": str(code), "message": str(message)}:
-                detail = header.get("detail")
-                error = error_from_code(code, message, detail if isinstance(detail, dict) else {})
+                error = error_from_code(code, message, header.get("detail"))
             case _:
                 raise ProtocolError(f"an error has id, code and message, not {header!r:.80}")
         if header["id"] is None:
