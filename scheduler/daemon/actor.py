@@ -22,13 +22,10 @@ import uvloop
 from policies import DEFAULT
 from scheduler.address import Address, no_listening
 from scheduler.config.box import Config
-from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError
 from scheduler.core.limits import Limits
-from scheduler.core.policy import Policy
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.hung_policy import HungPolicy
 from scheduler.daemon.logs import set_up_logging
 from scheduler.daemon.parts import (
     add_clouds,
@@ -39,13 +36,12 @@ from scheduler.daemon.parts import (
     shared_bodies,
     token_for_others,
 )
-from scheduler.daemon.reloading import LastPolicy, Reloaded, first_policy, reloaded
+from scheduler.daemon.reloading import LiveConfig
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.unix_door import UnixDoor
-from scheduler.policy_loading import files_of
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
@@ -64,17 +60,8 @@ _GC_THRESHOLD = 50_000
 _WORKERS_S = 5.0
 """How long a scheduler waits for its workers to describe their models before it opens its doors."""
 
-_READING_S = 1.0
-"""`status` mentions a configuration reload that has taken longer than this."""
-
 LISTENING = "listening.json"
 """File beside the doors' socket: the addresses of all doors of the box, written by the agent."""
-
-HUNG_POLICY = "hung-policy.json"
-"""Another file there: a note for the next scheduler about a policy that hung."""
-
-LAST_POLICY = "last-policy.json"
-"""And one about the policy of the last configuration without mistakes."""
 
 
 class SchedulerProcess:
@@ -112,28 +99,17 @@ class SchedulerProcess:
         if cores:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
-        self._config_file, self._over = config_file, over
-        # A scheduler that Ray restarted begins with the current content of the file.
-        self._last_policy = LastPolicy(door_socket.with_name(LAST_POLICY))
-        begun = reloaded(self._last_policy.within(config), config_file, over)
-        self._config, self._not_taken = begun.config, begun.not_taken
+        self._live = LiveConfig(config, config_file, over, door_socket.parent)
         self._not_taken_secrets: list[str] = []
-        self._reloading, self._is_stale = threading.Lock(), False
-        self._reading_since_s: float | None = None
         self._listening_file = door_socket.with_name(LISTENING)
         self._addresses: list[str] = []
         self._all_addresses: list[str] = []
-        policy = self._config.policy
-        if begun.policy is not None:
-            self._last_policy.note(policy)
-        self._policy_files = begun.files or files_of(policy.name, policy.options)
-        self._hung_policy = HungPolicy(door_socket.with_name(HUNG_POLICY))
         self._started = time.monotonic()
         self._version = metadata.version("laxity")  # on disk there may be another one later
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
-        self._wait(self._open(begun, links, door_socket))
+        self._wait(self._open(links, door_socket))
         watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
@@ -164,25 +140,7 @@ class SchedulerProcess:
         thread, in the background, because its imports may take seconds.
         """
         self._wait(self._take_secrets())
-        self._is_stale = True
-        threading.Thread(target=self._read, name="laxity-reload", daemon=True).start()
-
-    def _read(self) -> None:
-        """Reads the file; if another thread is already reading it, that thread reads it again."""
-        while self._is_stale and self._reloading.acquire(blocking=False):
-            self._is_stale = False
-            self._reading_since_s = time.monotonic()
-            try:
-                read = reloaded(self._config, self._config_file, self._over)
-                if read.policy is not None:
-                    self._last_policy.note(read.config.policy)
-                self._wait(self._take(read))
-            except Exception as error:  # whatever it is: later changes must still be read
-                log.exception("configuration not applied", file=str(self._config_file))
-                self._not_taken = [f"{self._config_file}: {error!r}"]
-            finally:
-                self._reading_since_s = None
-                self._reloading.release()
+        self._live.read_again(self._driver, self._loop)
 
     @ray.method(max_task_retries=0)
     def drain(self, seconds: float) -> int:
@@ -208,11 +166,10 @@ class SchedulerProcess:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
-    async def _open(self, begun: Reloaded, links: Mapping[str, Path], door_socket: Path) -> None:
-        config = self._config
+    async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
+        config = self._live.config
         limits = config.limits
-        hung = self._hung_policy.why(config.policy, self._policy_files)
-        first, lacking = first_policy(begun, self._config_file, hung)
+        first, lacking = self._live.first_policy()
         policy = (DEFAULT, {}) if lacking else (config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
@@ -273,22 +230,8 @@ class SchedulerProcess:
                 raise no_listening(address, error) from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _take(self, read: Reloaded) -> None:
-        was, self._config, self._not_taken = self._config.policy, read.config, read.not_taken
-        if read.policy is not None:
-            self._take_policy(was, read.policy, read.files)
-
-    def _take_policy(self, was: PolicyConfig, policy: Policy, files: dict[Path, bytes]) -> None:
-        config = self._config.policy
-        # A policy that failed is tried again: what it lacked may exist by now.
-        is_new = config != was or files != self._policy_files
-        if is_new or self._driver.fell_back:
-            self._policy_files = files
-            self._hung_policy.forget()
-            self._driver.take_policy(policy, config.name, config.options)  # may hang
-
     async def _take_secrets(self) -> None:
-        config, self._not_taken_secrets = self._config, []
+        config, self._not_taken_secrets = self._live.config, []
         if self._tls is not None:
             try:
                 self._tls.read_again()
@@ -311,22 +254,12 @@ class SchedulerProcess:
 
         The next one runs without the policy, and clients resubmit their requests.
         """
-        policy = self._config.policy
-        if self._driver.policy == (policy.name, policy.options):
-            self._hung_policy.note(policy, self._policy_files, why)
+        self._live.note_hung(self._driver, why)
         os._exit(1)
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not applied", error=str(error))
         self._not_taken_secrets.append(str(error))
-
-    def _not_taken_yet(self) -> list[str]:
-        """A line for the status while a reload takes unusually long; empty otherwise."""
-        since_s = self._reading_since_s
-        took_s = 0.0 if since_s is None else time.monotonic() - since_s
-        if took_s < _READING_S:
-            return []
-        return [f"{self._config_file}: its policy has been loading for {took_s:.0f} s"]
 
     async def _status(self) -> dict[str, Any]:
         return self._describe()
@@ -344,15 +277,15 @@ class SchedulerProcess:
     def _describe(self) -> dict[str, Any]:
         neighbours, tasks = self._door.neighbours, self._door.tasks
         return {
-            "site": self._config.site,
+            "site": self._live.config.site,
             "version": self._version,
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._started, 3),
             "draining": self._door.closing,
             "not_taken_over": [
-                *self._not_taken,
+                *self._live.not_taken,
                 *self._not_taken_secrets,
-                *self._not_taken_yet(),
+                *self._live.not_taken_yet(),
             ],
             "listening": self._listening(),
             "reading_bytes": self._door.reading.count,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +17,22 @@ from scheduler.config.box import Config, load_config
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.policy import Policy
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.hung_policy import HungPolicy
 from scheduler.files import replace_file
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back
 
 log = structlog.get_logger()
+
+_READING_S = 1.0
+"""`status` mentions a configuration reload that has taken longer than this."""
+
+_HUNG_POLICY = "hung-policy.json"
+"""File in the folder of an agent run: a note for the next scheduler about a policy that hung."""
+
+_LAST_POLICY = "last-policy.json"
+"""And one about the policy of the last configuration without mistakes."""
 
 _EMPTY = (
     "it is empty, perhaps half-written, so the previous configuration stays; to select all "
@@ -127,3 +141,96 @@ def first_policy(
             raise
         log.error("the policy can't be loaded any more", error=str(error))
         return None, str(error)
+
+
+class LiveConfig:
+    """The configuration in use, and its file, whose policy is applied whenever the file changes.
+
+    Args:
+        config: The configuration that the agent was started with.
+        file: The file; None if there is none.
+        over: Settings that override the file, as in `load_config`.
+        folder: The folder of this agent run, for notes to the next scheduler.
+
+    Attributes:
+        config: The configuration in use.
+        not_taken: Messages about changes that are not applied.
+    """
+
+    def __init__(
+        self, config: Config, file: Path | None, over: Mapping[str, Any], folder: Path
+    ) -> None:
+        """Reads the file: a scheduler that Ray restarted begins with what is in it by now."""
+        self._file, self._over = file, over
+        self._last_policy = LastPolicy(folder / _LAST_POLICY)
+        self._hung_policy = HungPolicy(folder / _HUNG_POLICY)
+        self._begun = begun = reloaded(self._last_policy.within(config), file, over)
+        self.config, self.not_taken = begun.config, begun.not_taken
+        policy = self.config.policy
+        if begun.policy is not None:
+            self._last_policy.note(policy)
+        self._policy_files = begun.files or files_of(policy.name, policy.options)
+        self._reading, self._is_stale = threading.Lock(), False
+        self._reading_since_s: float | None = None
+
+    def first_policy(self) -> tuple[Policy | None, str | None]:
+        """The policy to begin with, or why not with the configured one; see `first_policy`.
+
+        Raises:
+            ConfigError: The policy can't be loaded.
+        """
+        hung = self._hung_policy.why(self.config.policy, self._policy_files)
+        return first_policy(self._begun, self._file, hung)
+
+    def note_hung(self, driver: Driver, why: str) -> None:
+        """Keeps the next scheduler from the policy if that is what the driver hangs in."""
+        policy = self.config.policy
+        if driver.policy == (policy.name, policy.options):
+            self._hung_policy.note(policy, self._policy_files, why)
+
+    def not_taken_yet(self) -> list[str]:
+        """A line for the status while a reload takes unusually long; empty otherwise."""
+        since_s = self._reading_since_s
+        took_s = 0.0 if since_s is None else time.monotonic() - since_s
+        if took_s < _READING_S:
+            return []
+        return [f"{self._file}: its policy has been loading for {took_s:.0f} s"]
+
+    def read_again(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        """Reads the file in a thread, since a policy's imports may take seconds, and applies it.
+
+        Args:
+            driver: Takes the policy.
+            loop: The driver's loop.
+        """
+        self._is_stale = True
+        reading = threading.Thread(target=self._read, args=(driver, loop), name="laxity-reload")
+        reading.daemon = True
+        reading.start()
+
+    def _read(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        """Reads the file; if another thread is already reading it, that thread reads it again."""
+        while self._is_stale and self._reading.acquire(blocking=False):
+            self._is_stale = False
+            self._reading_since_s = time.monotonic()
+            try:
+                read = reloaded(self.config, self._file, self._over)
+                if read.policy is not None:
+                    self._last_policy.note(read.config.policy)
+                asyncio.run_coroutine_threadsafe(self._take(read, driver), loop).result()
+            except Exception as error:  # whatever it is: later changes must still be read
+                log.exception("configuration not applied", file=str(self._file))
+                self.not_taken = [f"{self._file}: {error!r}"]
+            finally:
+                self._reading_since_s = None
+                self._reading.release()
+
+    async def _take(self, read: Reloaded, driver: Driver) -> None:
+        was, self.config, self.not_taken = self.config.policy, read.config, read.not_taken
+        policy = self.config.policy
+        # A policy that failed is tried again: what it lacked may exist by now.
+        is_due = policy != was or read.files != self._policy_files or driver.fell_back
+        if read.policy is not None and is_due:
+            self._policy_files = read.files
+            self._hung_policy.forget()
+            driver.take_policy(read.policy, policy.name, policy.options)  # may hang

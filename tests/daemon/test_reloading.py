@@ -104,7 +104,7 @@ def life():
 
 
 def saved(life, policy, told):
-    file.write_text(file.read_text().replace(life._config.policy.name, policy))
+    file.write_text(file.read_text().replace(life._live.config.policy.name, policy))
     life.reload()
     while not told(life):
         time.sleep(0.01)
@@ -112,10 +112,10 @@ def saved(life, policy, told):
 
 first = life()
 saved(first, "edf", lambda life: life._driver.policy[0] == "edf")
-saved(first, "no-such", lambda life: life._not_taken)
+saved(first, "no-such", lambda life: life._live.not_taken)
 first.drain(0)
 second = life()
-print(second._driver.policy[0], len(second._not_taken))
+print(second._driver.policy[0], len(second._live.not_taken))
 second.drain(0)
 """
 
