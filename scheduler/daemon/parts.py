@@ -11,7 +11,8 @@ from scheduler.address import Address, parse_address
 from scheduler.config.box import Config
 from scheduler.core.limits import Limits
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.journal import Journal
+from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.durable.desk import TaskDesk

@@ -39,7 +39,8 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.target_specs import TargetSpec, Tensors
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.journal import Journal, JournalBounds, open_part
+from scheduler.daemon.journal import Journal
+from scheduler.daemon.journal_writer import JournalBounds, open_part
 from scheduler.daemon.submission import Submission
 from scheduler.journal_format import (
     EVENTS,

@@ -40,7 +40,8 @@ from scheduler.core.limits import Limits
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.scheduler import Scheduler
-from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.journal import Journal
+from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.journal_format import Entry, Gap
 from scheduler.policy_loading import load_policy
 from tests.core.world import MS, offer, target

@@ -22,7 +22,8 @@ from scheduler.core.limits import Limits
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.sizes import step_of
 from scheduler.core.target_specs import TargetSpec, reached_over
-from scheduler.daemon.journal import Journal, JournalBounds
+from scheduler.daemon.journal import Journal
+from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.journal_format import Gap
 from tests.core.world import MS, M, offer
 
