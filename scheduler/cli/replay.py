@@ -204,8 +204,9 @@ def _simulate(
     experiments: list[Experiment], choices: list[PolicyChoice], seeds: int, jobs: int
 ) -> tuple[list[RunResult], BaseException | None]:
     """The results, and the error that kept some from being played to the end."""
-    from replay.experiment import Stopped, run_all
+    from replay.experiment import Stopped
     from replay.headway import watched
+    from replay.pool import run_all
 
     results: list[RunResult] = []
     faults: list[str] = []

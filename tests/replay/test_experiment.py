@@ -18,9 +18,10 @@ import psutil
 import pytest
 
 from replay.accuracy import Accuracy
-from replay.experiment import Experiment, PolicyChoice, run_all
+from replay.experiment import Experiment, PolicyChoice
 from replay.fleet.file import parse_fleet
 from replay.fleet.model import Fleet
+from replay.pool import run_all
 from replay.report import summary
 from replay.results import Row, Rows, RunResult, read_results, results_json, write_results
 from replay.simulator import Arrival
@@ -159,7 +160,8 @@ def test_how_texts_are_hashed_changes_nothing():
 
 
 ENDLESS = """
-from replay.experiment import PolicyChoice, run_all
+from replay.experiment import PolicyChoice
+from replay.pool import run_all
 from replay.scenarios import standard_scenarios
 
 long = standard_scenarios("load-1_2")[0].experiment(requests=1_000_000)
