@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +23,7 @@ from scheduler.errors import (
 )
 from scheduler.ingress import replies
 from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.in_flight import InFlight
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.lending import Lending
 from scheduler.ingress.model_shelf import MESSAGES as SHELF_MESSAGES
@@ -50,11 +49,8 @@ _LIGHT = TASK_MESSAGES | {"infer", "cancel"}
 once."""
 
 
-@dataclass(eq=False)
-class _Ticket:
-    """A request whose inputs are being restored, and when it was taken."""
-
-    taken_ns: int
+_Taken = list[tuple[int, Submission]]
+"""The requests of a read, with the ids that the client gave them."""
 
 
 class NativeConnection(asyncio.BufferedProtocol):
@@ -70,20 +66,16 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._tenant = ANYONE
         self._token: Any = None
         self._driver = door.driver
-        self._intake = door.intake
         self._reader: FrameReader
         self._inflow: Inflow
         self._transport: asyncio.Transport | None = None
         self._turns: Turns | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
         self._known = False
-        self._ids: dict[int, int | None] = {}
-        self._new_ids: list[int] = []
-        self._unwanted: list[int] = []
+        self._in_flight = InFlight(door.intake)
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
         self._is_box = False
-        self._restoring: dict[int, _Ticket] = {}
         self._asker = Asker()
         self._outflow = Outflow(self._say_later)
         self._lending: Lending | None = None
@@ -140,8 +132,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
         if turns is not None:  # spread out: there may be thousands, and each costs a decision
-            asked = deque(request_id for request_id in self._ids.values() if request_id is not None)
-            turns.share.spread(self._intake.cancel, asked)
+            turns.share.spread(self._door.intake.cancel, self._in_flight.submitted())
 
     def pause_writing(self) -> None:
         """Stops reading requests, because the client does not read its answers."""
@@ -179,11 +170,11 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._door.flush()
 
     def _take(self, frames: Frames) -> None:
-        submissions: list[Submission] = []
+        taken: _Taken = []
         try:
             for header, body in frames:
                 try:
-                    self._take_one(header, body, submissions)
+                    self._take_one(header, body, taken)
                 except ProtocolError:
                     raise
                 except LaxityError as error:
@@ -193,20 +184,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         finally:
             # Requests taken before the stream broke are counted already. They are submitted, and
             # cancelled like any other when the connection is lost.
-            self._submit(submissions)
+            if taken:
+                self._in_flight.submit(taken)
 
-    def _submit(self, submissions: list[Submission]) -> None:
-        if submissions:
-            asked = list(self._new_ids)
-            self._new_ids.clear()
-            for client_id, request_id in zip(asked, self._intake.submit(submissions), strict=True):
-                if client_id in self._ids:
-                    self._ids[client_id] = request_id
-            unwanted, self._unwanted = self._unwanted, []
-            for client_id in unwanted:
-                self._cancel(client_id)
-
-    def _take_one(self, header: Header, body: Body | None, submissions: list[Submission]) -> None:
+    def _take_one(self, header: Header, body: Body | None, taken: _Taken) -> None:
         kind = header["t"]
         if not self._known:
             self._take_hello(header)
@@ -216,7 +197,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             if "enc" in header:
                 self._take_encoded(header, body)
             else:
-                submissions.append(self._take_infer(header, body))
+                taken.append(self._take_infer(header, body))
         elif kind == "cancel":
             self._cancel(id_of(header))
         elif kind in TASK_MESSAGES:
@@ -240,14 +221,10 @@ class NativeConnection(asyncio.BufferedProtocol):
         return body
 
     def _cancel(self, client_id: int) -> None:
-        if (ticket := self._restoring.pop(client_id, None)) is not None:
-            del self._ids[client_id]
+        restoring = self._in_flight.cancel(client_id)
+        if restoring is not None:
             answer = Answer(Outcome.CANCELLED, "the caller cancelled", {})
-            self._fail(client_id, answer, ticket.taken_ns)
-        elif (request_id := self._ids.get(client_id)) is not None:
-            self._intake.cancel(request_id)
-        elif client_id in self._new_ids:
-            self._unwanted.append(client_id)  # it came in the same read and is not submitted yet
+            self._fail(client_id, answer, restoring.taken_ns)
 
     def _take_task(self, header: Header, body: Body | None) -> None:
         if self._door.tasks is None:
@@ -331,7 +308,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         body: Body | None,
         restore_ns: int = 0,
         count_out: Callable[[], None] | None = None,
-    ) -> Submission:
+    ) -> tuple[int, Submission]:
         client_id = self._checked_new_id(header)
         taken_ns = self._driver.clock_ns()
 
@@ -342,13 +319,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         submission = self._door.admission.submission(
             header, body, tenant, reply, self._is_box, count_out
         )
-        self._ids[client_id] = None
-        self._new_ids.append(client_id)
-        return submission
+        self._in_flight.take(client_id)
+        return client_id, submission
 
     def _checked_new_id(self, header: Header) -> int:
         client_id = id_of(header)
-        if client_id in self._ids:
+        if client_id in self._in_flight:
             raise InvalidInput(f"id {client_id} is in flight on this connection already")
         if self._door.closing:
             raise Unavailable("the box is shutting down")
@@ -364,17 +340,16 @@ class NativeConnection(asyncio.BufferedProtocol):
         client_id = self._checked_new_id(header)
         admission, tenant = self._door.admission, self._tenant_of(header)
         admission.check(header, tenant)
-        ticket = _Ticket(self._driver.clock_ns())
+        taken_ns = self._driver.clock_ns()
 
         def ended(restored: Restored | LaxityError) -> None:
-            if self._restoring.get(client_id) is not ticket or self._transport is None:
+            if self._transport is None or not self._in_flight.restored(client_id, restoring):
                 count_out()
-                return  # cancelled, or the client is gone
-            del self._restoring[client_id], self._ids[client_id]
+                return  # the client is gone, or has cancelled
             try:
                 if isinstance(restored, LaxityError):
                     raise restored
-                self._submit([self._take_infer(*restored, count_out)])
+                self._in_flight.submit([self._take_infer(*restored, count_out)])
             except LaxityError as error:
                 count_out()
                 self._say(replies.refusal(client_id, error))
@@ -384,13 +359,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         free_bytes = self._driver.core.limits.bytes - self._door.reading.count
         count_in = partial(admission.count_in, tenant)
         count_out = self._door.restorer.begin(header, body, free_bytes, count_in, ended)
-        self._ids[client_id] = None
-        self._restoring[client_id] = ticket
+        restoring = self._in_flight.restore(client_id, taken_ns)
 
     # -- writing
 
     def _answer(self, client_id: int, answer: Answer, taken_ns: int, restore_ns: int) -> None:
-        self._ids.pop(client_id, None)
+        self._in_flight.end(client_id)
         if answer.outputs is None or answer.offer is None:
             self._fail(client_id, answer, taken_ns - restore_ns)
             return
@@ -412,7 +386,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     @property
     def held(self) -> int:
         """How many requests of this connection have not ended."""
-        return len(self._ids)
+        return len(self._in_flight)
 
     @property
     def local_host(self) -> str | None:
