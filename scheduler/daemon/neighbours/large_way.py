@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from scheduler import wire
 from scheduler.client.connection import Connection, OnFrame, OnLost
+from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.daemon.ways.meter import BULK_BYTES, WayMeter
 from scheduler.errors import LaxityError
 
@@ -52,7 +53,7 @@ class LargeWay:
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._met: asyncio.Future[None] | None = None
+        self._meeting = Meeting()
         self._opening: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
         self._models: set[str] = set()
@@ -92,10 +93,10 @@ class LargeWay:
 
     async def _open(self) -> None:
         connection: Connection | None = None
-        self._met = self._loop.create_future()
+        self._meeting = Meeting()
         try:
             connection = await asyncio.wait_for(self._dial(self._hear, self._lose), OPEN_S)
-            await asyncio.wait_for(self._met, OPEN_S)
+            await asyncio.wait_for(self._meeting.answer(), OPEN_S)
             connection.check()  # it may have been lost before this resumed
             self._connection, connection = connection, None
         except (LaxityError, OSError, ValueError, asyncio.TimeoutError):
@@ -112,15 +113,11 @@ class LargeWay:
         # A box sends its reports on both connections; only answers are needed from this one.
         if header["t"] in ("result", "error") and header.get("id"):
             self._on_frame(connection, header, body)
-        elif self._met is not None and not self._met.done() and header.get("id") == 0:
-            if header["t"] == "reply":
-                self._met.set_result(None)
-            else:
-                self._met.set_exception(LaxityError(str(header.get("message"))))
+        elif self._meeting.awaits(header):
+            self._meeting.take(header)
 
     def _lose(self, connection: Connection, error: Exception) -> None:
-        if self._met is not None and not self._met.done():
-            self._met.set_exception(error)
+        self._meeting.fail(error)
         if connection is self._connection:
             self._connection = None
             self._on_lost(connection, str(error) or type(error).__name__)

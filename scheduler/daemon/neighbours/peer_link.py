@@ -19,6 +19,7 @@ from scheduler.core.outcomes import REFUSALS
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import LEAST_HOLD_NS, forwarded, hold_ns
 from scheduler.daemon.neighbours.large_way import LargeWay
+from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
 from scheduler.daemon.neighbours.pings import Pings
@@ -76,7 +77,7 @@ class PeerLink:
         self._clock_ns = clock_ns
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._met: asyncio.Future[None] | None = None
+        self._meeting = Meeting()
         self._broken = asyncio.Event()
         self._up = False
         self._leaving = False
@@ -122,8 +123,8 @@ class PeerLink:
 
     async def _meet(self) -> None:
         self._broken.clear()
-        self._met = self._loop.create_future()
-        await asyncio.wait_for(self._introduce(self._met), CONNECT_S)
+        self._meeting = Meeting()
+        await asyncio.wait_for(self._introduce(self._meeting), CONNECT_S)
 
     async def _dial(self, on_frame: OnFrame, on_lost: OnLost) -> Connection:
         """Connects and sends this box's introduction; the answer is the first frame."""
@@ -136,28 +137,26 @@ class PeerLink:
         connection.send(wire.encode(self._neighbours.introduction(connection)))
         return connection
 
-    async def _introduce(self, met: asyncio.Future[None]) -> None:
+    async def _introduce(self, meeting: Meeting) -> None:
         connection = self._connection = await self._dial(self._on_frame, self._on_lost)
         self._leaving = connection.draining
         self._known.too_large.clear()
         self._heard_ns = self._clock_ns()
         self._pings.begin()
-        await met
+        await meeting.answer()
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.fail(ConnectionAbortedError("hung up"))
         self._large.close()
-        if self._met is not None and not self._met.done():
-            self._met.cancel()
+        self._meeting.give_up()
         self._lose(self._reason)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
         if connection is self._connection:
             self._reason = str(error) or type(error).__name__
-            if self._met is not None and not self._met.done():
-                self._met.set_exception(error)
+            self._meeting.fail(error)
             self._lose(self._reason)
             self._broken.set()
 
@@ -341,11 +340,11 @@ class PeerLink:
                     self._tell()
 
     def _on_reply(self, header: wire.Header) -> None:
-        if header["id"] == 0 and self._met is not None and not self._met.done():
+        if self._meeting.awaits(header):
             value = header["value"]
             self._neighbours.met(self._box, value)
             self._learn(value["models"])
-            self._met.set_result(None)
+            self._meeting.take(header)
         else:
             self._pings.answered(header["id"])
 
@@ -429,10 +428,10 @@ class PeerLink:
             self._listener.on_done(run_id, [(specs, outputs)], execute_ns, notes, ran)
 
     def _on_error(self, header: wire.Header) -> None:
-        run_id, code, message = header["id"], header["code"], str(header["message"])
-        if run_id == 0 and self._met is not None and not self._met.done():
-            self._met.set_exception(LaxityError(message))
+        if self._meeting.awaits(header):
+            self._meeting.take(header)
             return
+        run_id, code, message = header["id"], header["code"], str(header["message"])
         if run_id in self._sent and "had_ns" in header:
             self._learn_way(self._sent[run_id], index(header["had_ns"]))
         if code in REFUSALS or (

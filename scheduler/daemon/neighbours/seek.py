@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +9,7 @@ from scheduler import wire
 from scheduler.address import Address
 from scheduler.client.connection import Connection, connect
 from scheduler.client.tls import TlsFailure
+from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.errors import LaxityError, Unauthorized
 
 Introduce = Callable[[Connection], wire.Header]
@@ -23,24 +23,16 @@ async def ask(address: Address, token: str | None, introduce: Introduce) -> Any:
         LaxityError: The box refuses.
         OSError: The address can't be reached.
     """
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    meeting = Meeting()
 
     def on_frame(_connection: Connection, header: wire.Header, _body: wire.Body | None) -> None:
-        if header.get("id") != 0 or answer.done():
-            return
-        if header["t"] == "reply":
-            answer.set_result(header.get("value"))
-        elif header["t"] == "error":
-            answer.set_exception(LaxityError(str(header.get("message"))))
+        if meeting.awaits(header):
+            meeting.take(header)
 
-    def on_lost(_connection: Connection, error: Exception) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    connection = await connect(address, token, on_frame, on_lost)
+    connection = await connect(address, token, on_frame, lambda _, error: meeting.fail(error))
     try:
         connection.send(wire.encode(introduce(connection)))
-        return await answer
+        return await meeting.answer()
     finally:
         connection.close()
 
