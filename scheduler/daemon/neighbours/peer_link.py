@@ -21,7 +21,7 @@ from scheduler.daemon.neighbours.forwarding import LEAST_HOLD_NS, forwarded, hol
 from scheduler.daemon.neighbours.large_way import LargeWay
 from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.daemon.neighbours.members import SUSPECT_NS
-from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
+from scheduler.daemon.neighbours.peer_standing import PeerStanding
 from scheduler.daemon.neighbours.pings import Pings
 from scheduler.daemon.neighbours.report import Row, name_from, rows_from
 from scheduler.daemon.neighbours.seek import is_refusal, said
@@ -29,7 +29,7 @@ from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.outputs import check_outputs
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.meter import WayMeter
-from scheduler.daemon.ways.shrinking import Shrinkings, shrunk_note
+from scheduler.daemon.ways.shrinking import shrunk_note
 from scheduler.errors import InvalidInput, LaxityError, ProtocolError
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ FIRST_RETRY_NS, LONGEST_RETRY_NS = 100_000_000, 2_000_000_000
 
 SILENT_NS = 2_000_000_000
 """A connection silent for this long is abandoned: a broken one may never report an error."""
-
-_NOTHING = "it offers nothing at present that can be used from here"
 
 log = structlog.get_logger()
 
@@ -79,20 +77,17 @@ class PeerLink:
         self._connection: Connection | None = None
         self._meeting = Meeting()
         self._broken = asyncio.Event()
-        self._up = False
-        self._leaving = False
         self._reason = "not reached yet"
         self._refusal = ""
-        self._known = PeerKnowledge(box, neighbours.allows)
         self._meter = WayMeter(clock_ns=clock_ns)
+        self._standing = PeerStanding(box, neighbours, self._meter, listener, self._lose)
+        self._known = self._standing.known
         self._backoff = Backoff(FIRST_RETRY_NS, LONGEST_RETRY_NS)
         self._sent: dict[int, Sent] = {}
-        self._shrinkings = Shrinkings()
         self._preparing: set[asyncio.Task[None]] = set()
         self._large = LargeWay(self._meter, self._dial, self._on_large_frame, self._on_large_lost)
         self._pings = Pings(self._meter, clock_ns)
         self._reported_ns = self._heard_ns = clock_ns()
-        self._problems: list[Any] = []
         self.forwarded = self.refused = 0
 
     # -- the connection
@@ -139,8 +134,7 @@ class PeerLink:
 
     async def _introduce(self, meeting: Meeting) -> None:
         connection = self._connection = await self._dial(self._on_frame, self._on_lost)
-        self._leaving = connection.draining
-        self._known.too_large.clear()
+        self._standing.begin(connection)
         self._heard_ns = self._clock_ns()
         self._pings.begin()
         await meeting.answer()
@@ -172,9 +166,7 @@ class PeerLink:
         for run_id in self._sent:
             self.cancel(run_id)
         self._sent.clear()
-        if self._up:
-            self._up = False
-            self._listener.on_lost(self._box, f"box {self._box}: {reason}", blameless=True)
+        self._standing.lose(reason)
 
     def close(self) -> None:
         """Hangs up."""
@@ -190,7 +182,7 @@ class PeerLink:
         """Notices silence, and pings the other box; must be called a few times a second."""
         if self._connection is None:
             return
-        if self._up and now_ns - self._reported_ns > SUSPECT_NS:
+        if self._standing.is_up and now_ns - self._reported_ns > SUSPECT_NS:
             self._lose(f"no report came for {SUSPECT_NS / 1e9:g} s")
         if now_ns - self._heard_ns > SILENT_NS:
             self._reason = f"nothing was heard for {SILENT_NS / 1e9:g} s"
@@ -218,7 +210,7 @@ class PeerLink:
             return
         self._known.sent(sent.what, submission.budget_ns or left_ns)
         if dispatch.form:
-            sent.shrinking = self._shrinkings[dispatch.model]
+            sent.shrinking = self._standing.shrinkings[dispatch.model]
         if sent.shrinking is not None or self._opening_for(sent) is not None:
             task = self._loop.create_task(self._prepare(sent, submission))
             self._preparing.add(task)
@@ -293,7 +285,7 @@ class PeerLink:
             "refused": self.refused,
             "age_s": round((self._clock_ns() - self._reported_ns) / 1e9, 3),
             "way": self._meter.describe(),
-            "shrunk": self._shrinkings.describe(),
+            "shrunk": self._standing.shrinkings.describe(),
             "reported": self._known.describe(),
             "too_large": self._known.too_large.describe(),
         }
@@ -331,69 +323,25 @@ class PeerLink:
             case "report":
                 self._on_report(rows_from(header), header.get("members", ()))
             case "catalog":
-                self._learn(header["models"])
+                self._standing.learn(header["models"])
             case "reply":
                 self._on_reply(header)
             case "goodbye":
-                self._leaving = True
-                if self._up:
-                    self._tell()
+                self._standing.leave()
 
     def _on_reply(self, header: wire.Header) -> None:
         if self._meeting.awaits(header):
             value = header["value"]
             self._neighbours.met(self._box, value)
-            self._learn(value["models"])
+            self._standing.learn(value["models"])
             self._meeting.take(header)
         else:
             self._pings.answered(header["id"])
 
-    def _learn(self, models: Any) -> None:
-        """Records the other box's models, which can then be requested here too."""
-        self._known.learn(models)
-        self._tell_models()
-
-    def _tell_models(self) -> None:
-        cards, self._problems = self._known.usable()
-        self._listener.on_catalog(self._box, cards, self._problems, own=False)
-
     def _on_report(self, rows: list[Row], members: Any) -> None:
         self._neighbours.heard(self._box, members)
         self._reported_ns = self._clock_ns()
-        if self._known.usable()[1] != self._problems:  # this box's own models have changed
-            self._tell_models()
-        in_use = self._known.report(rows, {sent.what for sent in self._sent.values()})
-        if not in_use and self._known.models:
-            # Nothing is sent there, maybe because of outdated learning: start afresh from the
-            # report.
-            self._up = False
-        self._tell()
-
-    # -- reports to the scheduler
-
-    def _tell(self, closed_ns: int = 0) -> None:
-        """Reports the box as of its last report, and for how long it is closed."""
-        if not self._known.models:
-            self._lose(_NOTHING)
-            self._listener.on_progress(self._box, 0, 0, f"box {self._box}: {_NOTHING}")
-        elif self._up and (gone := self._known.withdrawn()):
-            self._listener.on_withdrawn(self._box, gone, f"{self._box} offers it no longer")
-        room = self._known.room()
-        if self._connection is not None:
-            cards = [self._neighbours.card(model) for model in sorted(self._known.models)]
-            self._shrinkings.allow(cards, self._connection.encodings)
-        spec = self._known.target(room, self._meter, self._shrinkings.forms)
-        if spec is None:
-            return
-        if self._leaving or not room:
-            closed_ns = max(closed_ns, SUSPECT_NS)
-        if not self._up:
-            self._up = True
-            self._listener.on_progress(self._box, 1, 1, "ready")
-            self._listener.on_up(spec)
-            if not closed_ns:
-                return
-        self._listener.on_changed(spec, closed_ns)
+        self._standing.report(rows, {sent.what for sent in self._sent.values()})
 
     # -- ends of requests
 
@@ -467,7 +415,7 @@ class PeerLink:
     def _keep_here(self, run_id: int, why: str, hold_ns: int = 0) -> None:
         """Gives a request that is not sent back to the core, which then knows why."""
         if self._sent.pop(run_id, None) is not None:
-            self._tell(hold_ns)
+            self._standing.tell(hold_ns)
             self._listener.on_not_run(run_id, why)
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:
@@ -476,6 +424,6 @@ class PeerLink:
         if sent is None:
             return
         self.refused += 1
-        if self._up:
-            self._tell(hold_ns(sent.budget_ns, detail))
+        if self._standing.is_up:
+            self._standing.tell(hold_ns(sent.budget_ns, detail))
         self._listener.on_not_run(run_id, f"{self._box} refused: {why}")
