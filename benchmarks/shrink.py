@@ -39,6 +39,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.encodings.codec import encoded, restoration
 from scheduler.encodings.text import text_of
+from scheduler.policy_loading import NamedPolicy
 from scheduler.wire import pack_tensors
 from workers.link import ModelCard
 from workers.model import Encoding, Model
@@ -149,7 +150,7 @@ async def at_rate(
 ) -> dict[str, Any]:
     """Measure the requests of each model over one link rate."""
     way = OneWay.half(RTT_MS, mbps=mbps)
-    driver = Driver(("goodput", {}))
+    driver = Driver(NamedPolicy("goodput", {}))
     cards = [card_of(model) for model in load_repository(models).models.values()]
     driver.catalog.learn("here", cards, [])
     async with LinkEmulator("127.0.0.1:0", door, up=way, down=way) as link:

@@ -16,9 +16,9 @@ from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from policies import POLICIES, PolicyFactory, build_policy, wrapped
+from policies import DEFAULT, POLICIES, PolicyFactory, build_policy, wrapped
 from scheduler.config.policy import PolicyConfig, policy_place
 from scheduler.config.problems import ConfigError, problem_at
 from scheduler.core.errors import INTERRUPTIONS, words_of
@@ -28,6 +28,22 @@ from scheduler.files import hint_beside
 
 GROUP = "laxity.policies"
 """The entry points under which other distributions offer policies."""
+
+
+class NamedPolicy(NamedTuple):
+    """A policy by its name and options, which `load_policy` takes.
+
+    Attributes:
+        name: As in the configuration.
+        options: The policy's options.
+    """
+
+    name: str
+    options: dict[str, Any]
+
+
+FALLBACK = NamedPolicy(DEFAULT, {})
+"""What stands in for a policy that fails."""
 
 
 def load_policy(name: str, /, **options: Any) -> Policy:

@@ -19,7 +19,6 @@ import ray
 import structlog
 import uvloop
 
-from policies import DEFAULT
 from scheduler.address import Address, no_listening
 from scheduler.config.box import Config
 from scheduler.config.problems import ConfigError
@@ -42,6 +41,7 @@ from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.unix_door import UnixDoor
+from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.result import Result
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
@@ -170,7 +170,7 @@ class SchedulerProcess:
         config = self._live.config
         limits = config.limits
         first, lacking = self._live.first_policy()
-        policy = (DEFAULT, {}) if lacking else (config.policy.name, config.policy.options)
+        policy = FALLBACK if lacking else NamedPolicy(config.policy.name, config.policy.options)
         held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh

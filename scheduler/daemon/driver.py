@@ -12,7 +12,6 @@ from typing import Any
 
 import structlog
 
-from policies import DEFAULT
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
@@ -48,7 +47,7 @@ from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import FALLBACK, NamedPolicy, load_policy
 from workers.link import ModelCard, Packed
 
 _TICK_S = 0.001
@@ -64,16 +63,16 @@ class Driver:
     """Runs one scheduler on the current event loop.
 
     Args:
-        policy: Name and options of the first policy.
+        policy: The first policy.
         limits: Limits on what may be held.
         clock_ns: The monotonic clock.
         journal: Records each event and its commands.
         cost_per_kwh: Price of energy.
-        first: The first policy, if it is already loaded.
+        first: The same, if it is already loaded.
         shared: The bodies that workers can read where they are; None if all are sent to them.
 
     Attributes:
-        policy: Name and options of the policy in use.
+        policy: The policy in use.
         fell_back: Which policy failed and how, while the default stands in for it; else None.
         catalog: The models of the box.
         core: The state machine.
@@ -85,7 +84,7 @@ class Driver:
 
     def __init__(
         self,
-        policy: tuple[str, dict[str, Any]] = (DEFAULT, {}),
+        policy: NamedPolicy = FALLBACK,
         limits: Limits = Limits(),  # noqa: B008
         clock_ns: Callable[[], int] = time.monotonic_ns,
         journal: Journal | None = None,
@@ -98,7 +97,7 @@ class Driver:
         self.fell_back: str | None = None
         self._swaps = 0
         self.catalog = Catalog()
-        made = load_policy(policy[0], **policy[1]) if first is None else first
+        made = load_policy(policy.name, **policy.options) if first is None else first
         self.core = Scheduler(made, limits)
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
@@ -317,15 +316,15 @@ class Driver:
 
     def take_policy(self, policy: Policy, name: str, options: dict[str, Any]) -> None:
         """Switches to a policy that is already loaded, for callers that can't wait for loading."""
-        self.policy = name, options
+        self.policy = NamedPolicy(name, options)
         self.fell_back = None
         self._swaps += 1
         self._handle(PolicySwapped(name, policy))
         log.info("policy swapped", policy=name, options=options)
 
-    def _fall_back(self, failed: tuple[str, dict[str, Any]], why: str) -> None:
+    def _fall_back(self, failed: NamedPolicy, why: str) -> None:
         if self.policy is failed:  # it may have been swapped meanwhile
-            self.swap_policy(DEFAULT, {})
+            self.swap_policy(*FALLBACK)
             self.fell_back = why
 
     async def drain(self, seconds: float) -> int:
@@ -353,10 +352,10 @@ class Driver:
             commands = self.core.handle(event, self.clock_ns())
         except PolicyFailed as failed:
             failure = str(failed)
-            log.error("policy failed", policy=self.policy[0], error=failure)
+            log.error("policy failed", policy=self.policy.name, error=failure)
             commands = failed.commands
-            if self.policy != (DEFAULT, {}):
-                why = f"{self.policy[0]}: {failure}"
+            if self.policy != FALLBACK:
+                why = f"{self.policy.name}: {failure}"
                 self._loop.call_soon(self._fall_back, self.policy, why)
         try:
             for command in commands:

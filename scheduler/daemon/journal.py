@@ -40,6 +40,7 @@ from scheduler.journal_format import (
     encode_header,
     plain_options,
 )
+from scheduler.policy_loading import NamedPolicy
 
 log = structlog.get_logger()
 
@@ -50,7 +51,7 @@ class Journal:
     Args:
         folder: Where the files go; created if needed. The oldest files there are removed, whoever
             wrote them.
-        policy: Name and options of the first policy.
+        policy: The first policy.
         limits: The scheduler's limits.
         bounds: Limits on the journal's size.
         clock_ns: The scheduler's clock.
@@ -60,7 +61,7 @@ class Journal:
     def __init__(
         self,
         folder: Path,
-        policy: tuple[str, dict[str, Any]],
+        policy: NamedPolicy,
         limits: Limits,
         bounds: JournalBounds = JournalBounds(),  # noqa: B008
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -71,7 +72,7 @@ class Journal:
         wall_ns = time.time_ns()
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(wall_ns // 10**9))
         self._run = f"{stamp}.{wall_ns // 1000 % 10**6:06d}Z-{os.getpid()}"
-        self._policy = JournalledPolicy(policy[0], plain_options(policy[1]))
+        self._policy = JournalledPolicy(policy.name, plain_options(policy.options))
         self._limits = limits
         self._bounds = bounds
         self._version = metadata.version("laxity")
@@ -104,7 +105,7 @@ class Journal:
         at_ns: int,
         event: Event,
         commands: Sequence[Command],
-        policy: tuple[str, dict[str, Any]],
+        policy: NamedPolicy,
         failure: str | None = None,
     ) -> None:
         """Records one step of the scheduler; never waits and never raises.
@@ -113,7 +114,7 @@ class Journal:
             at_ns: The time of the step.
             event: The event the scheduler handled.
             commands: The commands it gave.
-            policy: Name and options of the policy that decides from then on.
+            policy: The policy that decides from then on.
             failure: What the policy did wrong, if it failed.
         """
         if type(event) in _RARE:
@@ -173,12 +174,12 @@ class Journal:
         path = self.folder / f"{self._run}-{self._part:06d}{SUFFIX}"
         self._writer.put(Part(path, head, self._full_bytes), len(head))
 
-    def _keep_up(self, event: Event, policy: tuple[str, dict[str, Any]]) -> None:
+    def _keep_up(self, event: Event, policy: NamedPolicy) -> None:
         """Keeps the policy and targets up to date for the header of the next file."""
         targets = self._targets
         match event:
             case PolicySwapped():
-                self._policy = JournalledPolicy(event.name, plain_options(policy[1]))
+                self._policy = JournalledPolicy(event.name, plain_options(policy.options))
             case TargetUp(spec):
                 targets[spec.id] = Target(spec, up=True)
             case TargetDown(target_id, removed=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -19,6 +19,7 @@ from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
+from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import read_token
 
 log = structlog.get_logger()
@@ -48,9 +49,7 @@ def open_cache(config: Config, driver: Driver) -> ResultCache | None:
     return cache
 
 
-def open_journal(
-    config: Config, policy: tuple[str, dict[str, Any]], limits: Limits
-) -> Journal | None:
+def open_journal(config: Config, policy: NamedPolicy, limits: Limits) -> Journal | None:
     """Starts the configured journal, which writes as soon as its folder can be created."""
     if not config.journal.enabled:
         return None

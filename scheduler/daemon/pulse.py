@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 import structlog
 
-from policies import DEFAULT
 from scheduler.core.errors import line_in, line_of
 from scheduler.daemon.driver import Driver
+from scheduler.policy_loading import FALLBACK
 
 LOOK_S = 5.0
 """How often the loop is asked for a sign of life; it may take twice as long to give one."""
@@ -62,15 +62,20 @@ def look(
     frame = sys._current_frames()[thread_id]
     at = _in_policy(thread_id, driver)
     # Ending would not help if the default hangs: the next scheduler would run it too.
-    is_ended = bool(at) and driver.policy != (DEFAULT, {})
-    told = {"policy": driver.policy[0], "at": at or f"{frame.f_code.co_filename}:{frame.f_lineno}"}
+    is_ended = bool(at) and driver.policy != FALLBACK
+    told = {
+        "policy": driver.policy.name,
+        "at": at or f"{frame.f_code.co_filename}:{frame.f_lineno}",
+    }
     if is_ended:
-        told["mend"] = f"unless it ends in {END_S:g} s, the scheduler starts anew with {DEFAULT}"
+        told["mend"] = (
+            f"unless it ends in {END_S:g} s, the scheduler starts anew with {FALLBACK.name}"
+        )
     elif at:
         told["mend"] = f"name another policy in the configuration, then: kill -9 {os.getpid()}"
     log.error("the scheduler stands still", **told)
     if is_ended and not alive.wait(END_S) and (at := _in_policy(thread_id, driver)):
-        why = f"{driver.policy[0]}: no end after {time.monotonic() - asked_s:.0f} s, at {at}"
+        why = f"{driver.policy.name}: no end after {time.monotonic() - asked_s:.0f} s, at {at}"
         log.error("the scheduler ends, to start anew without its policy", why=why)
         end(why)
     alive.wait()

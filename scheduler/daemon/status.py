@@ -12,11 +12,12 @@ from scheduler.core.targets import TargetState
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.figures import amount
 from scheduler.daemon.link import Way
+from scheduler.policy_loading import NamedPolicy
 
 
 def status_of(
     core: Scheduler,
-    policy: tuple[str, Mapping[str, Any]],
+    policy: NamedPolicy,
     ways: Mapping[str, Way],
     energy: EnergyAccount,
     now_ns: int,
@@ -25,13 +26,13 @@ def status_of(
 
     Args:
         core: The state machine.
-        policy: Name and options of the policy.
+        policy: The policy in use.
         ways: The links to the targets, by target id.
         energy: The energy that the targets have used.
         now_ns: The time, on the core's clock.
     """
     return {
-        "policy": {"name": policy[0], **policy[1]},
+        "policy": {"name": policy.name, **policy.options},
         "quantile": quantile_of(core.policy),
         "held": len(core.ledger.records),
         "queues": [

@@ -36,6 +36,7 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import OWNER, Access, hash_of
 from scheduler.wire import FrameLimits, pack_tensors, unpack_tensors
 from tests.encodings.images import photograph
@@ -166,7 +167,7 @@ def mean_of(answer: Answer) -> NDArray[np.float32]:
 
 @asynccontextmanager
 async def _far_box(known: ModelCard) -> AsyncIterator[tuple[Driver, NativeDoor, Means]]:
-    driver = Driver(("edf", {}))
+    driver = Driver(NamedPolicy("edf", {}))
     rules = DoorRules("s", ACCESS, FrameLimits(), 64, 10**12)
     door = NativeDoor(driver, rules, lambda: {**driver.status(), "draining": False})
     device = Means(driver, known)
@@ -241,7 +242,7 @@ async def cloud_pair(
         service = await stack.enter_async_context(_service(folder, door))
         port = await stack.enter_async_context(_outer_door(scheme, service))
         link = await stack.enter_async_context(_slow(port))
-        driver = Driver(("edf", {}))
+        driver = Driver(NamedPolicy("edf", {}))
         stack.push_async_callback(driver.close)
         driver.catalog.learn("cpu:0", [near], [])
         config = CloudConfig.model_validate(
@@ -289,7 +290,7 @@ async def site_pair(near: ModelCard | None, far: ModelCard) -> AsyncIterator[Pai
         door.neighbours = Neighbours(far_driver, options)
         door.neighbours.start()
         stack.push_async_callback(door.neighbours.close)
-        driver = Driver(("edf", {}))
+        driver = Driver(NamedPolicy("edf", {}))
         stack.push_async_callback(driver.close)
         if near is not None:
             driver.catalog.learn("cpu:0", [near], [])

@@ -56,9 +56,10 @@ from scheduler.journal_format import (
     encode_header,
     fingerprint,
 )
+from scheduler.policy_loading import NamedPolicy
 from tests.waiting import eventually
 
-GOODPUT: tuple[str, dict[str, Any]] = ("goodput", {"quantile": 0.9})
+GOODPUT = NamedPolicy("goodput", {"quantile": 0.9})
 MS = 1_000_000
 
 # -- the format
@@ -359,7 +360,7 @@ def test_each_file_stands_for_itself(tmp_path):
     journal.note(4, TargetDown("gpu:0", "unplugged"), [], GOODPUT)
     journal.note(4, TargetUp(TargetSpec("box", (offer(),))), [], GOODPUT)
     journal.note(4, TargetDown("box", "forgotten", removed=True), [], GOODPUT)
-    edf: tuple[str, dict[str, Any]] = ("edf", {})
+    edf = NamedPolicy("edf", {})
     journal.note(5, PolicySwapped("edf", policies.make_policy("edf")), [], edf)
     note_requests(journal, 1, 200)
     journal.close()
@@ -469,9 +470,9 @@ def test_what_cannot_be_written_down_does_not_disturb(tmp_path):
 
 def test_options_that_a_journal_can_not_hold_are_spelled_out(tmp_path):
     odd: dict[str, Any] = {"seed": 2**70, "name": "\ud800", "at": {2**64: None}, "quantile": 0.9}
-    journal = Journal(tmp_path, ("own", odd), Limits(), clock_ns=lambda: 0)
+    journal = Journal(tmp_path, NamedPolicy("own", odd), Limits(), clock_ns=lambda: 0)
     swapped = PolicySwapped("own", policies.make_policy("edf"))
-    journal.note(1 * MS, swapped, [], ("own", {**odd, "seed": -(2**70)}))
+    journal.note(1 * MS, swapped, [], NamedPolicy("own", {**odd, "seed": -(2**70)}))
     note_requests(journal, 2, 1)
     journal.close()
     assert journal.dropped == 0
@@ -508,8 +509,8 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
 
     async def scene() -> list[Any]:
         limits = Limits()
-        journal = Journal(tmp_path / "j", ("broken", {}), limits, clock_ns=lambda: 0)
-        driver = Driver(("broken", {}), limits, lambda: next(clock), journal)
+        journal = Journal(tmp_path / "j", NamedPolicy("broken", {}), limits, clock_ns=lambda: 0)
+        driver = Driver(NamedPolicy("broken", {}), limits, lambda: next(clock), journal)
         driver.add_device("cpu:0", tmp_path / "nobody.sock")
         driver.on_up(TargetSpec("cpu:0", (offer(),)))
         answers: list[Any] = []
@@ -518,7 +519,7 @@ def test_a_policy_that_fails_is_part_of_the_journal(tmp_path, monkeypatch):
         )
         driver.submit([asked])
         await asyncio.sleep(0)
-        assert driver.policy[0] == policies.DEFAULT
+        assert driver.policy.name == policies.DEFAULT
         assert driver.status()["policy_problem"] == f"broken: {FAULT}"
         driver.submit([asked])
         driver.swap_policy("edf", {})
@@ -544,7 +545,7 @@ def test_a_policy_that_failed_and_was_swapped_at_once_makes_no_way_for_the_defau
     monkeypatch.setitem(policies.POLICIES, "broken", Broken)
 
     async def scene() -> None:
-        driver = Driver(("broken", {}))
+        driver = Driver(NamedPolicy("broken", {}))
         driver.add_device("cpu:0", tmp_path / "nobody.sock")
         driver.on_up(TargetSpec("cpu:0", (offer(),)))
         asked = Submission(

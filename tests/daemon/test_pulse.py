@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import structlog
 
-from policies import DEFAULT
 from policies.hedge import Hedged
 from scheduler.config.policy import PolicyConfig
 from scheduler.daemon import pulse
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy
+from scheduler.policy_loading import FALLBACK, NamedPolicy
 
 PATIENCE_S = 60
 
@@ -73,7 +73,7 @@ def hung(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
     monkeypatch.setattr(pulse, "LOOK_S", 0.05)
 
     async def made() -> Driver:
-        return Driver((str(file), {}))
+        return Driver(NamedPolicy(str(file), {}))
 
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
@@ -129,7 +129,7 @@ def test_the_default_is_not_ended_for_what_would_take_its_place(
     hung: Hung, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pulse, "END_S", 0.05)
-    hung.driver.policy = (DEFAULT, {})
+    hung.driver.policy = FALLBACK
     hung.on_log = hung.go_on
     hung.look()
     assert hung.ended == []

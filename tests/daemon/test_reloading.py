@@ -111,11 +111,11 @@ def saved(life, policy, told):
 
 
 first = life()
-saved(first, "edf", lambda life: life._driver.policy[0] == "edf")
+saved(first, "edf", lambda life: life._driver.policy.name == "edf")
 saved(first, "no-such", lambda life: life._live.not_taken)
 first.drain(0)
 second = life()
-print(second._driver.policy[0], len(second._live.not_taken))
+print(second._driver.policy.name, len(second._live.not_taken))
 second.drain(0)
 """
 

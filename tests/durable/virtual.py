@@ -19,6 +19,7 @@ from scheduler.durable.feeder import Feeder
 from scheduler.durable.lanes import waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, NewTask
 from scheduler.errors import Overloaded, Unavailable
+from scheduler.policy_loading import NamedPolicy
 from scheduler.wire import body_bytes
 from tests.core.world import MS, offer
 
@@ -136,7 +137,7 @@ class World:
         # The disk's own time is none of this one's.
         self.database._sql.execute("PRAGMA synchronous = OFF")
         self.clock = TaskClock(lambda: WALL_MS * MS + self.now_ns(), self.now_ns)
-        self.driver = Driver((policy, options), clock_ns=self.now_ns)
+        self.driver = Driver(NamedPolicy(policy, options), clock_ns=self.now_ns)
         self.lives: list[list[int]] = []
         self.outcomes: list[Outcome] = []
         self.full = self.broken = False

@@ -19,6 +19,7 @@ from scheduler.daemon.link import LinkListener
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.ingress.native import DoorRules, Intake, NativeDoor
+from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.tenants import OWNER, Access, hash_of
 from scheduler.wire import FrameLimits
 from tests.neighbours.virtual_loop import VirtualLoop
@@ -212,7 +213,7 @@ class Box:
         self,
         name: str,
         models: dict[str, str] | None = None,
-        policy: tuple[str, dict[str, Any]] = ("goodput", {}),
+        policy: NamedPolicy = FALLBACK,
         token: str = TOKEN,
         site: str = "line-3",
         body_bytes: int = 1_000,

@@ -20,6 +20,7 @@ from scheduler.daemon.ways import meter
 from scheduler.daemon.ways.meter import WayMeter
 from scheduler.daemon.ways.samples import ROUND_TRIPS
 from scheduler.errors import DeadlineExpired
+from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import OWNER, Access, hash_of
 from tests.neighbours.boxes import MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
@@ -92,7 +93,7 @@ async def test_what_a_box_can_not_do_in_time_another_one_does():
 
 @virtually
 async def test_energy_is_told_to_other_boxes_and_costs_what_it_does_where_a_request_came_in():
-    a, b = Box("a", policy=("cheapest", {}), cost_per_kwh=0.36), Box("b")
+    a, b = Box("a", policy=NamedPolicy("cheapest", {}), cost_per_kwh=0.36), Box("b")
     a.device.energy_uj, b.device.energy_uj = {1: 20_000, 8: 80_000}, {1: 5_000}
     async with site(a, b):
         await a.load(5, 2, 400)
@@ -125,7 +126,7 @@ async def test_three_boxes_with_the_load_on_one_are_nearly_as_good_as_one_of_the
         alone.driver.add_target(device.device_id, device)
     async with site(alone):
         await alone.load(per_s, 2, budget_ms)
-    boxes = [Box(name, policy=(policy, {})) for name in "abc"]
+    boxes = [Box(name, policy=NamedPolicy(policy, {})) for name in "abc"]
     async with site(*boxes) as (a, _, _):
         await a.load(per_s, 2, budget_ms)
     assert alone.on_time > 0.99
@@ -135,7 +136,7 @@ async def test_three_boxes_with_the_load_on_one_are_nearly_as_good_as_one_of_the
 @pytest.mark.parametrize("policy", ["goodput", "spill"])
 @virtually
 async def test_a_load_on_every_box_stays_there(policy):
-    boxes = [Box(name, policy=(policy, {})) for name in "abc"]
+    boxes = [Box(name, policy=NamedPolicy(policy, {})) for name in "abc"]
     async with site(*boxes):
         await asyncio.gather(*(b.load(0.9 * CAPACITY, 2, 300, seed=i) for i, b in enumerate(boxes)))
         for box in boxes:

@@ -43,7 +43,7 @@ from scheduler.core.scheduler import Scheduler
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.journal_format import Entry, Gap
-from scheduler.policy_loading import load_policy
+from scheduler.policy_loading import NamedPolicy, load_policy
 from tests.core.world import MS, offer, target
 
 SPECS = (
@@ -86,7 +86,7 @@ class JournalledBox:
 
     def __init__(self, folder: Path, policy: str, seed: int, **bounds: int) -> None:
         self.chance = random.Random(seed)
-        self.policy: tuple[str, Options] = policy, {}
+        self.policy = NamedPolicy(policy, {})
         self.now_ns = 10**12
         self.core = Scheduler(make_policy(policy), LIMITS)
         self.journal = Journal(
@@ -177,7 +177,7 @@ class JournalledBox:
     def swap(self) -> None:
         name = self.chance.choice(sorted(POLICIES))
         options: Options = {"quantile": 0.8} if name == "goodput" else {}
-        self.policy = name, options
+        self.policy = NamedPolicy(name, options)
         self.tell(PolicySwapped(name, make_policy(name, **options)))
 
     def close(self) -> None:
@@ -300,12 +300,12 @@ def test_a_simulation_of_ten_thousand_requests_verifies(tmp_path):
     chance = random.Random(1)
     simulator = Simulator(make_policy("goodput"), (), lambda run, _kind: 2 * MS)
     core = simulator.scheduler
-    writer = Journal(tmp_path, ("goodput", {}), core.limits, clock_ns=lambda: 0)
+    writer = Journal(tmp_path, NamedPolicy("goodput", {}), core.limits, clock_ns=lambda: 0)
     handle = core.handle
 
     def handle_and_note(event: Event, now_ns: int) -> list[Command]:
         commands = handle(event, now_ns)
-        writer.note(now_ns, event, commands, ("goodput", {}))
+        writer.note(now_ns, event, commands, NamedPolicy("goodput", {}))
         return commands
 
     core.handle = handle_and_note  # type: ignore[method-assign]

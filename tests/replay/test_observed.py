@@ -25,6 +25,7 @@ from scheduler.core.target_specs import TargetSpec, reached_over
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.journal_format import Gap
+from scheduler.policy_loading import NamedPolicy
 from tests.core.world import MS, M, offer
 
 S = 1_000 * MS
@@ -231,9 +232,9 @@ def test_after_events_that_are_missing_a_target_is_watched_on():
 
 
 def test_a_journal_is_a_fleet_whose_batches_take_what_they_took(tmp_path):
-    journal = Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2))
+    journal = Journal(tmp_path, NamedPolicy("edf", {}), Limits(), JournalBounds(10**6, 2))
     for at_ns, event, commands in entries_of(fleet_of(FAR), busy()):
-        journal.note(at_ns, event, commands, ("edf", {}), None)
+        journal.note(at_ns, event, commands, NamedPolicy("edf", {}), None)
     journal.close()
     (device,) = load_fleet(tmp_path).devices
     assert device.spec == FAR
@@ -248,9 +249,9 @@ def test_a_journal_is_a_fleet_whose_batches_take_what_they_took(tmp_path):
 def test_the_requests_of_a_journal_meet_its_targets_as_they_were(tmp_path):
     """Each batch takes what it took, so that the same policy does the same again."""
     entries = entries_of(fleet_of(NEAR, drift=((S // 2, 3.0), (S, 0.5))), busy())
-    journal = Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2))
+    journal = Journal(tmp_path, NamedPolicy("edf", {}), Limits(), JournalBounds(10**6, 2))
     for at_ns, event, commands in entries:
-        journal.note(at_ns, event, commands, ("edf", {}), None)
+        journal.note(at_ns, event, commands, NamedPolicy("edf", {}), None)
     journal.close()
     was = [at_ns for at_ns, event, _ in entries if isinstance(event, BatchDone)]
     begin_ns = next(at_ns for at_ns, event, _ in entries if isinstance(event, Submitted))
@@ -269,6 +270,6 @@ def test_the_requests_of_a_journal_meet_its_targets_as_they_were(tmp_path):
 
 
 def test_a_journal_without_targets_is_no_fleet(tmp_path):
-    Journal(tmp_path, ("edf", {}), Limits(), JournalBounds(10**6, 2)).close()
+    Journal(tmp_path, NamedPolicy("edf", {}), Limits(), JournalBounds(10**6, 2)).close()
     with pytest.raises(FleetError, match="names no target"):
         load_fleet(tmp_path)

@@ -17,6 +17,7 @@ from scheduler.daemon.cloud.dialing import cloud_link
 from scheduler.daemon.cloud.link import CloudLink
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.policy_loading import NamedPolicy
 from scheduler.wire import pack_tensors
 from workers.link import ModelCard
 
@@ -117,7 +118,7 @@ DIGITS = ModelCard(
 
 @asynccontextmanager
 async def box_of(url: str, folder: Path, *cards: ModelCard, **settings: Any) -> AsyncIterator[Box]:
-    driver = Driver(("edf", {}))
+    driver = Driver(NamedPolicy("edf", {}))
     driver.catalog.learn("cpu:0", list(cards or [CARD]), [])
     config = CloudConfig.model_validate({"name": "far", "url": url, "timeout_s": 2.0, **settings})
     link = cloud_link(config, driver, folder)
