@@ -42,7 +42,7 @@ from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.lasting import start_task
-from scheduler.daemon.link import Ran, TargetLink, Way
+from scheduler.daemon.link import LinkedTarget, Ran, TargetLink
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
@@ -106,7 +106,7 @@ class Driver:
         self._journal = journal
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
-        self._ways: dict[str, Way] = {}
+        self._linked: dict[str, LinkedTarget] = {}
         self._doubts = Doubts()
         self._pending: dict[int, Pending] = {}
         self._runs: dict[int, Dispatch] = {}
@@ -125,25 +125,25 @@ class Driver:
 
     def has_target(self, target_id: str) -> bool:
         """Whether this target id is taken."""
-        return target_id in self._ways
+        return target_id in self._linked
 
     def add_target(self, target_id: str, link: TargetLink) -> None:
         """Lets a link connect to its target, and reconnect whenever it is lost."""
         task = start_task(link.keep_connected(), f"the link to {target_id}")
-        self._ways[target_id] = Way(link, task)
+        self._linked[target_id] = LinkedTarget(link, task)
 
     async def remove_target(self, target_id: str, reason: str) -> None:
         """Removes a target for good; requests it was running go elsewhere or end."""
-        way = self._ways.pop(target_id)
+        linked = self._linked.pop(target_id)
         if target_id in self.core.targets:
             self._lose(TargetDown(target_id, reason, blameless=True, removed=True))
         self.catalog.forget(target_id)
         self._energy.forget(target_id)
-        await way.close()
+        await linked.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:
         """Records the transfer time of a device that is remote, or emulates a remote one."""
-        self._ways[target_id].transfer_ns = transfer_ns
+        self._linked[target_id].transfer_ns = transfer_ns
 
     def on_handover(self, target_id: str, handover_ns: int) -> None:
         """Sets how long before a device is free its next batch is sent."""
@@ -178,7 +178,7 @@ class Driver:
     def _expect(self, target_id: str) -> None:
         """Brings a device up, unless it is, to report what its catalog lists."""
         if not self._is_up(target_id):
-            spec = reached_over(TargetSpec(target_id), *self._ways[target_id].transfer_ns)
+            spec = reached_over(TargetSpec(target_id), *self._linked[target_id].transfer_ns)
             self.on_up(spec, self.catalog.variants(target_id))
 
     def _is_up(self, target_id: str) -> bool:
@@ -189,7 +189,7 @@ class Driver:
         """A target is up; besides what `spec` offers, it may report these models and variants."""
         self.catalog.forget_offers(spec.id)
         self._learn_offers(spec.id, spec.offers)
-        self._ways[spec.id].found(self.clock_ns())
+        self._linked[spec.id].found(self.clock_ns())
         self._handle(TargetUp(self._energy.priced(spec), tuple(awaited)))
 
     def on_changed(self, spec: TargetSpec, closed_ns: int = 0) -> None:
@@ -212,13 +212,13 @@ class Driver:
 
     def on_progress(self, target_id: str, done: int, total: int, text: str) -> None:
         """Records how far a target has got in becoming ready."""
-        self._ways[target_id].progress = (done, total, text)
+        self._linked[target_id].progress = (done, total, text)
         if done >= total > 0 and self._is_up(target_id) and self.core.targets[target_id].awaited:
             self._handle(TargetReport(target_id, ()))
 
     def on_telemetry(self, target_id: str, reading: dict[str, Any]) -> None:
         """Records a device's load, memory, power and the like."""
-        self._ways[target_id].telemetry = reading
+        self._linked[target_id].telemetry = reading
 
     def on_done(
         self,
@@ -260,16 +260,16 @@ class Driver:
 
     def on_lost(self, target_id: str, reason: str, blameless: bool = False) -> None:
         """A target and its runs are lost for now."""
-        way = self._ways.get(target_id)
-        if way is None:
+        linked = self._linked.get(target_id)
+        if linked is None:
             return
         # Ray restarts a lost worker; a target behind a broken link is only unreachable.
-        way.progress = (0, 0, reason if blameless else "restarting")
+        linked.progress = (0, 0, reason if blameless else "restarting")
         if self._is_up(target_id):
             if not self._drained:  # once drained, the whole box is shutting down
                 log.warning("target lost", target=target_id, reason=reason)
-            self._lose(TargetDown(target_id, reason, way.away_ns, blameless))
-            way.lost_ns = self.clock_ns()
+            self._lose(TargetDown(target_id, reason, linked.away_ns, blameless))
+            linked.lost_ns = self.clock_ns()
 
     def _lose(self, event: TargetDown) -> None:
         for run_id in self.core.targets[event.target_id].runs:
@@ -341,8 +341,8 @@ class Driver:
         """Hangs up on the targets."""
         if self._timer is not None:
             self._timer.cancel()
-        for way in list(self._ways.values()):  # another box may tell of a third meanwhile
-            await way.close()
+        for linked in list(self._linked.values()):  # another box may tell of a third meanwhile
+            await linked.close()
 
     # -- the core
 
@@ -378,14 +378,14 @@ class Driver:
                 self._finish(command)
             case CancelRun(run_id):
                 if run_id in self._runs:
-                    self._ways[self._runs[run_id].target_id].link.cancel(run_id)
+                    self._linked[self._runs[run_id].target_id].link.cancel(run_id)
             case WakeAt(at_ns):
                 self._wake_at(at_ns)
 
     def _dispatch(self, dispatch: Dispatch) -> None:
         self._runs[dispatch.run_id] = dispatch
         batch = [self._pending[request_id].submission for request_id in dispatch.request_ids]
-        self._ways[dispatch.target_id].link.run(dispatch, batch)
+        self._linked[dispatch.target_id].link.run(dispatch, batch)
 
     def _finish(self, finish: Finish) -> None:
         submission, arrived_ns = self._pending.pop(finish.request_id)
@@ -405,7 +405,7 @@ class Driver:
                 model=offer.model,
                 variant=offer.variant,
             )
-            self._ways[target_id].link.measure_again(offer, refused)
+            self._linked[target_id].link.measure_again(offer, refused)
 
     def _wake_at(self, at_ns: int) -> None:
         if self._timer is not None:
@@ -426,5 +426,5 @@ class Driver:
 
     def status(self) -> dict[str, Any]:
         """The scheduler's state and how requests ended, for people and programs."""
-        told = status_of(self.core, self.policy, self._ways, self._energy, self.clock_ns())
+        told = status_of(self.core, self.policy, self._linked, self._energy, self.clock_ns())
         return {**told, "policy_problem": self.fell_back, "policy_swaps": self._swaps}

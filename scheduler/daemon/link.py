@@ -67,8 +67,8 @@ class TargetLink(Protocol):
 
 
 @dataclass(slots=True)
-class Way:
-    """A link to a target, and what it has reported.
+class LinkedTarget:
+    """A target that the driver has a link to, and what the link has reported of it.
 
     Attributes:
         link: The link.

@@ -11,14 +11,14 @@ from scheduler.core.scheduler import Scheduler
 from scheduler.core.targets import TargetState
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.figures import amount
-from scheduler.daemon.link import Way
+from scheduler.daemon.link import LinkedTarget
 from scheduler.policy_loading import NamedPolicy
 
 
 def status_of(
     core: Scheduler,
     policy: NamedPolicy,
-    ways: Mapping[str, Way],
+    linked: Mapping[str, LinkedTarget],
     energy: EnergyAccount,
     now_ns: int,
 ) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def status_of(
     Args:
         core: The state machine.
         policy: The policy in use.
-        ways: The links to the targets, by target id.
+        linked: The targets, and what their links have reported, by target id.
         energy: The energy that the targets have used.
         now_ns: The time, on the core's clock.
     """
@@ -44,10 +44,10 @@ def status_of(
             {
                 "id": target_id,
                 **about(core.targets.get(target_id), now_ns),
-                **way.describe(),
+                **each.describe(),
                 "energy": energy.describe(target_id),
             }
-            for target_id, way in sorted(ways.items(), key=lambda way: natural(way[0]))
+            for target_id, each in sorted(linked.items(), key=lambda item: natural(item[0]))
         ],
     }
 

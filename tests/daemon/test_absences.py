@@ -26,7 +26,7 @@ def test_one_long_absence_says_little_of_the_next(tmp_path: Path) -> None:
             driver.on_lost("cpu:0", "it was killed")
             now_ns += int(away_s * 1e9)
             driver.on_up(target())
-            expected.append(driver._ways["cpu:0"].away_ns / RESTART_NS)
+            expected.append(driver._linked["cpu:0"].away_ns / RESTART_NS)
         await driver.close()
         return expected
 

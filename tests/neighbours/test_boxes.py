@@ -64,7 +64,7 @@ def forwarded(box: Box) -> int:
 
 
 def link_to_b(box: Box) -> PeerLink:
-    link = box.driver._ways["b"].link
+    link = box.driver._linked["b"].link
     assert isinstance(link, PeerLink)
     return link
 
