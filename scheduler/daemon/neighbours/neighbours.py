@@ -164,14 +164,10 @@ class Neighbours:
                 f"the box here belongs to the site {self._options.site!r}, not {site!r}"
             )
         if (box, incarnation) != (self._options.box, self._incarnation):
-            now_ns = self._driver.clock_ns()
             try:
-                if address is not None:
-                    self._members.introduced(Identity(box, address, incarnation), now_ns)
-                self._members.told(members, now_ns)
+                self._introduced(box, incarnation, address, members)
             except ValueError as error:
                 raise InvalidInput(str(error)) from None
-            self._adopt()
             self._guests.welcome(guest, box)
         return {**self._who_is_here(guest.local_host), "models": self._guests.cards()}
 
@@ -250,13 +246,24 @@ class Neighbours:
             if incarnation != self._incarnation:
                 raise ProtocolError(f"two boxes are called {box!r}; give one of them another name")
             return box
-        now_ns = self._driver.clock_ns()
         where = str(asked) if asked is not None else address or self.address_of(box)
-        if where is not None:
-            self._members.introduced(Identity(box, where, incarnation), now_ns)
+        self._introduced(box, incarnation, where, members)
+        return box
+
+    def _introduced(
+        self, box: str, incarnation: int, address: str | None, members: Sequence[Any]
+    ) -> None:
+        """Records what another box says about itself and about others.
+
+        Raises:
+            ValueError: That is malformed.
+            Forbidden: Its name is taken, or there are too many boxes.
+        """
+        now_ns = self._driver.clock_ns()
+        if address is not None:
+            self._members.introduced(Identity(box, address, incarnation), now_ns)
         self._members.told(members, now_ns)
         self._adopt()
-        return box
 
     # -- finding others
 
