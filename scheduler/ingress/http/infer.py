@@ -2,112 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from scheduler.errors import Unavailable
-from scheduler.ingress.http.coding import accepted_coding, decoded, encoded
+from scheduler.ingress.http.coding import decoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.inference import answer, json_size, parameters_beside, parsed
 from scheduler.ingress.http.limits import HttpLimits
-from scheduler.ingress.http.messages import Response, as_refusal
+from scheduler.ingress.http.messages import Response
+from scheduler.ingress.http.turns import THREAD_BYTES, Turns
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
-from scheduler.ingress.oip.outcomes import TooLarge, is_unexpected, refusal_of
+from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
-from scheduler.ingress.oip.service import Service
-
-_THREAD_BYTES = 64 * 1024
-"""Bodies from this size on are compressed and decompressed in a thread: zlib releases the GIL."""
-
-_CODERS = 2
-
-
-class Turns:
-    """Runs the work of each turn, and gives the turn exactly one answer.
-
-    Args:
-        service: The settings and state that the doors share.
-        log_failure: Logs an unexpected error.
-    """
-
-    def __init__(self, service: Service, log_failure: Callable[[BaseException], None]) -> None:
-        """Starts with no turns."""
-        self.service = service
-        self._log_failure = log_failure
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._coders = ThreadPoolExecutor(_CODERS, "coder", initializer=_stand_back)
-
-    def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
-        """Answers a turn with the result of some work; None if the work answers it otherwise."""
-        task = asyncio.get_running_loop().create_task(self._run(turn, work))
-        self._tasks.add(task)
-        turn.on_gone = partial(_cancel, task)
-        task.add_done_callback(self._tasks.discard)
-
-    def refuse(self, turn: Turn, error: BaseException) -> None:
-        """Answers a turn with an error."""
-        if is_unexpected(error):
-            self._log_failure(error)
-        turn.answer(as_refusal(refusal_of(error, self.service.compat)))
-
-    def finish(self, turn: Turn, response: Response) -> None:
-        """Answers a turn, in the content coding that the client accepts."""
-        size = response.size
-        coding = accepted_coding(turn.request.headers.get("accept-encoding", ""), size)
-        if coding is None:
-            turn.answer(response)
-        elif size < _THREAD_BYTES:
-            turn.answer(_coded(response, coding))
-        else:
-            self.start(turn, self._code(response, coding))
-
-    async def apart(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Runs CPU-bound work in a thread that yields to the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._coders, work, *given)
-
-    async def _code(self, response: Response, coding: str) -> Response:
-        coded: Response = await self.apart(_coded, response, coding)
-        return coded
-
-    async def _run(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
-        try:
-            response = await work
-        except asyncio.CancelledError:
-            raise  # the client is gone
-        except BaseException as error:
-            self.refuse(turn, error)
-            return
-        if response is None:
-            return
-        if "content-encoding" in dict(response.headers):
-            turn.answer(response)
-        else:
-            self.finish(turn, response)
-
-
-def _stand_back() -> None:
-    """Makes the kernel prefer the event loop to this thread whenever the loop has work."""
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-
-
-def _coded(response: Response, coding: str) -> Response:
-    body = encoded(list(response.body), coding)
-    headers = [*response.headers, ("content-encoding", coding), ("vary", "accept-encoding")]
-    return Response(response.status, (body,), response.content_type, headers)
 
 
 class InferTurns:
@@ -149,7 +61,7 @@ class InferTurns:
         tenant, headers = request.tenant, request.headers
         tenant.check_model(model)
         box = self._service.box
-        beside = partial(parameters_beside, headers, request.body, _THREAD_BYTES)
+        beside = partial(parameters_beside, headers, request.body, THREAD_BYTES)
         info, _ = await self._service.signature(model, version, beside, headers, tenant)
         if coding := request.headers.get("content-encoding"):
             box.check_rested(request.tenant)
@@ -173,9 +85,9 @@ class InferTurns:
 
     async def _decoded(self, body: memoryview, coding: str) -> memoryview:
         limit = self._limits.body_bytes
-        if len(body) < _THREAD_BYTES:
+        if len(body) < THREAD_BYTES:
             with contextlib.suppress(TooLarge):  # a small body may decompress to a large one
-                return decoded(body, coding, min(limit, _THREAD_BYTES))
+                return decoded(body, coding, min(limit, THREAD_BYTES))
         whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
         return whole
 
