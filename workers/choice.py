@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from workers.profile_store import Profile
+from workers.profiling import LatencySamples
 from workers.runtimes.base import Session
 
 LATENCY_SLACK = 1.25
@@ -69,11 +70,11 @@ def best_runtime(profiles: Mapping[str, Profile]) -> str | None:
     )
 
 
-def has_lost(ladder: Mapping[int, tuple[int, ...]], rivals: Iterable[Profile]) -> bool:
+def has_lost(ladder: LatencySamples, rivals: Iterable[Profile]) -> bool:
     """Whether a runtime is too slow at batch size 1 to win, however well it batches."""
     fastest = min((median(r.latency_ns[1]) for r in rivals if r.rejected is None), default=None)
     return fastest is not None and median(ladder[1]) > fastest * LATENCY_SLACK
 
 
-def _items_per_ns(ladder: Mapping[int, tuple[int, ...]]) -> float:
+def _items_per_ns(ladder: LatencySamples) -> float:
     return max(batch / median(samples) for batch, samples in ladder.items())

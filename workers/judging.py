@@ -11,7 +11,7 @@ import numpy as np
 from workers.agreement import disagreement
 from workers.batches import Item, ItemRunner
 from workers.model import Model, Tolerance
-from workers.profiling import Effort, Ladder, measure_ladder
+from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.runtimes.base import Session, one_line
 from workers.sampling import sample_items
 
@@ -94,7 +94,7 @@ class Judge:
         max_batch: int,
         *,
         tell: Callable[[int], None],
-        has_lost: Callable[[Ladder], bool],
+        has_lost: Callable[[LatencySamples], bool],
     ) -> Verdict:
         """Measure growing batches, as long as each item's answer is the same as alone.
 
@@ -167,7 +167,7 @@ class _Climb:
         self,
         energy: _EnergyPerBatch,
         tell: Callable[[int], None],
-        has_lost: Callable[[Ladder], bool],
+        has_lost: Callable[[LatencySamples], bool],
     ) -> None:
         self.energy = energy
         self.fault: str | None = None
@@ -175,7 +175,7 @@ class _Climb:
         self._tell = tell
         self._has_lost = has_lost
 
-    def accept(self, batch: int, measured: Ladder, fault: Callable[[], str | None]) -> bool:
+    def accept(self, batch: int, measured: LatencySamples, fault: Callable[[], str | None]) -> bool:
         if batch == 2 and self._has_lost(measured):
             self.lost = True
             return False
@@ -224,7 +224,7 @@ def batch_limit(session: Session, model: Model, device_limit: int) -> int:
     return min(session.max_batch, model.max_batch, device_limit)
 
 
-def _limit(fault: str | None, ladder: Ladder) -> str | None:
+def _limit(fault: str | None, ladder: LatencySamples) -> str | None:
     if fault is None:
         return None
     largest = max(ladder)

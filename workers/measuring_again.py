@@ -8,7 +8,7 @@ from math import ceil
 
 from workers.batches import Item
 from workers.judging import SAMPLES
-from workers.profiling import Effort, Ladder, measure_ladder
+from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.residency import Key
 from workers.served_variants import ServedVariants
 
@@ -60,7 +60,7 @@ class MeasuringAgain:
         """The time since the device last served something, in seconds."""
         return time.monotonic() - self._served_s
 
-    def at_length(self, key: Key, known: Ladder) -> Ladder:
+    def at_length(self, key: Key, known: LatencySamples) -> LatencySamples:
         """A variant's current latencies; empty if it is not faster than known.
 
         Raises:
@@ -71,7 +71,7 @@ class MeasuringAgain:
             return {}
         return self._measure(key, max(known))
 
-    def briefly(self, key: Key, known: Ladder) -> Ladder:
+    def briefly(self, key: Key, known: LatencySamples) -> LatencySamples:
         """The known latencies, scaled by a few single items; empty if those are not faster.
 
         All batch sizes are assumed to have become faster by the same factor.
@@ -91,7 +91,7 @@ class MeasuringAgain:
             for size, samples in known.items()
         }
 
-    def _measure(self, key: Key, max_batch: int) -> Ladder:
+    def _measure(self, key: Key, max_batch: int) -> LatencySamples:
         """Measure latencies without counting the requests' batches that run in between."""
         samples = self._samples(key, SAMPLES)
         taken_ns = 0

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from scheduler.files import replace_file
 from workers.fingerprint import Fingerprint, fingerprint_id
+from workers.profiling import LatencySamples
 
 _MAY_CHANGE = {"runtime", "power", "throttled"}
 """The parts of a fingerprint that can change on the same device."""
@@ -29,7 +30,7 @@ class Profile:
         limited: Why larger batches are not used, or None.
     """
 
-    latency_ns: Mapping[int, tuple[int, ...]] = field(hash=False)
+    latency_ns: LatencySamples = field(hash=False)
     rejected: str | None = None
     load_ns: int = 0
     energy_uj: Mapping[int, int] = field(default_factory=dict, hash=False)

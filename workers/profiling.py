@@ -9,7 +9,7 @@ from statistics import median
 
 RunBatch = Callable[[int], object]
 ClockNs = Callable[[], int]
-Ladder = Mapping[int, tuple[int, ...]]
+LatencySamples = Mapping[int, tuple[int, ...]]
 """Batch size to ascending, equally likely latencies in nanoseconds."""
 
 
@@ -58,7 +58,7 @@ def measure_ladder(
     *,
     effort: Effort | None = None,
     clock_ns: ClockNs = time.perf_counter_ns,
-    accept: Callable[[int, Ladder], bool] = lambda batch, measured: True,
+    accept: Callable[[int, LatencySamples], bool] = lambda batch, measured: True,
 ) -> dict[int, tuple[int, ...]]:
     """Measure growing batches until larger ones no longer pay.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from workers.profiling import LatencySamples
 from workers.residency import Key
 
 TIMES = 20
@@ -30,9 +31,7 @@ class StuckWatch:
         self._under_way: tuple[int, Key, int, int] | None = None
 
     @contextmanager
-    def running(
-        self, key: Key, count: int, latency_ns: Mapping[int, tuple[int, ...]]
-    ) -> Iterator[None]:
+    def running(self, key: Key, count: int, latency_ns: LatencySamples) -> Iterator[None]:
         """Mark a batch as running within a block.
 
         Args:
