@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from scheduler.address import parse_address
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 _FIRST_DELAY_NS = 5_000_000
 _LONGEST_DELAY_NS = 250_000_000
+
+_REFUSED_NS = 5_000_000_000
+"""How long a daemon's refusal applies to all calls; its tokens may change while it runs."""
 
 _ASLEEP = "is edge_agent running? It listens some seconds after its start."
 _OTHERS = (
@@ -50,6 +54,8 @@ class Dialer:
         self._exchange = exchange
         self._backoff = Backoff(_FIRST_DELAY_NS, _LONGEST_DELAY_NS)
         self._waits = False
+        self._refused: LaxityError | None = None
+        self._ask_again_ns = 0
         self._task: asyncio.Task[None] | None = None
 
     def dial(self) -> None:
@@ -65,6 +71,12 @@ class Dialer:
         """Stops connecting."""
         if self._task is not None:
             self._task.cancel()
+
+    def refusal(self) -> LaxityError | None:
+        """The daemon's refusal, until it is time to ask again; None if there is none."""
+        if time.monotonic_ns() >= self._ask_again_ns:
+            self._refused = None
+        return self._refused
 
     def unreachable(self) -> Unavailable:
         """The error for requests that could not be sent."""
@@ -83,6 +95,8 @@ class Dialer:
                         self._address, self._token, exchange.on_frame, exchange.on_lost, self._tls
                     )
                 except (Unauthorized, ProtocolError) as error:
+                    self._refused = error
+                    self._ask_again_ns = time.monotonic_ns() + _REFUSED_NS
                     exchange.on_refused(error)
                     return
                 except Exception as error:  # Anything that a resolver, TLS or the server may raise.

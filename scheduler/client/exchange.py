@@ -40,9 +40,6 @@ _MAX_SENDS = 5
 _FILLS_WRITE_BYTES = 65_536
 """Bodies from this size on gain nothing from sharing a write with others."""
 
-_REFUSED_NS = 5_000_000_000
-"""How long a daemon's refusal applies to all calls; its tokens may change while it runs."""
-
 
 class Exchange:
     """Sends calls, ends each exactly once, and keeps a connection open while it is needed.
@@ -74,8 +71,6 @@ class Exchange:
         self._connection: Connection | None = None
         self._connections: set[Connection] = set()
         self._waiters: set[asyncio.Future[None]] = set()
-        self._refused: LaxityError | None = None
-        self._ask_again_ns = 0
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
         self.closed = False
@@ -112,9 +107,13 @@ class Exchange:
 
     def start(self, *calls: Call) -> None:
         """Sends calls, several in one write, now or once there is a connection."""
-        if self.closed or self._refusal() is not None:
+        if self.closed:
             for call in calls:
-                self._refuse(call)
+                self._drop(call)
+            return
+        if (refusal := self._dialer.refusal()) is not None:
+            for call in calls:
+                self._end(call, copy(refusal))
             return
         calls = self._large.without(calls)
         for call in calls:
@@ -145,7 +144,7 @@ class Exchange:
         """
         if self._connection is not None:
             return
-        if (refusal := self._refusal()) is not None:
+        if (refusal := self._dialer.refusal()) is not None:
             raise copy(refusal)
         waiter: asyncio.Future[None] = self.loop.create_future()
         self._waiters.add(waiter)
@@ -162,7 +161,7 @@ class Exchange:
         self.closed = True
         self._inbox.drain()
         for call in list(self._calls.values()):
-            self._refuse(call)
+            self._drop(call)
         for waiter in self._waiters:
             waiter.cancel()
         self._dialer.close()
@@ -231,18 +230,10 @@ class Exchange:
         except (InvalidStateError, asyncio.InvalidStateError):
             pass  # The caller has cancelled it.
 
-    def _refuse(self, call: Call) -> None:
-        if self._refused is not None and not self.closed:
-            self._end(call, copy(self._refused))
-        else:
-            self._calls.pop(call.id, None)
-            call.future.cancel()
-
-    def _refusal(self) -> LaxityError | None:
-        """The daemon's refusal, until it is time to ask again; None if there is none."""
-        if time.monotonic_ns() >= self._ask_again_ns:
-            self._refused = None
-        return self._refused
+    def _drop(self, call: Call) -> None:
+        """Ends a call as cancelled, because the exchange is closed."""
+        self._calls.pop(call.id, None)
+        call.future.cancel()
 
     def _expired(self, call: Call) -> LaxityError:
         connection = self._connection
@@ -297,8 +288,6 @@ class Exchange:
         Each gets its own copy of the error: a shared one would accumulate tracebacks, and with them
         the tensors of all callers.
         """
-        self._refused = error
-        self._ask_again_ns = time.monotonic_ns() + _REFUSED_NS
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(copy(error))

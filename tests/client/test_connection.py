@@ -25,7 +25,7 @@ from scheduler import (
     wire,
 )
 from scheduler.address import parse_address
-from scheduler.client import exchange
+from scheduler.client import dialer
 from scheduler.client.connection import connect
 from scheduler.client.exchange import Exchange
 from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image, welcome
@@ -332,7 +332,7 @@ def test_a_forked_process_is_told_to_make_a_client_of_its_own(box, client):
 
 
 def test_a_token_that_is_good_again_is_shown_again(box, monkeypatch):
-    monkeypatch.setattr(exchange, "_REFUSED_NS", 0)
+    monkeypatch.setattr(dialer, "_REFUSED_NS", 0)
     with Client(box.url) as client:
         assert client.infer("digits", image(1), deadline_ms=MINUTE_MS)["image"].item() == 1
         greeted = len(box.messages("hello"))
