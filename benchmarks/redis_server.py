@@ -30,6 +30,10 @@ def redis_binary() -> str | None:
     return found
 
 
+class NotStartedError(RuntimeError):
+    """A Redis server ended as it started."""
+
+
 class RedisServer:
     """A separate server on its own port, without persistence.
 
@@ -40,13 +44,24 @@ class RedisServer:
     def __init__(self, *options: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="laxity-redis-"))
         self.socket = self.folder / "s"
-        self.port = free_port()
         self.options = options
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.start()
+        for is_last in (False, False, True):
+            self.port = free_port()  # that of a cluster's bus, 10,000 higher, may be in use
+            self.url = f"redis://127.0.0.1:{self.port}/0"
+            try:
+                self.start()
+            except NotStartedError:
+                if is_last:
+                    raise
+            else:
+                break
 
     def start(self) -> None:
-        """Start it empty, and wait until it answers."""
+        """Start it empty, and wait until it answers.
+
+        Raises:
+            NotStartedError: It ended.
+        """
         binary = redis_binary()
         assert binary is not None
         where = ["--port", str(self.port), "--unixsocket", str(self.socket)]
@@ -61,7 +76,8 @@ class RedisServer:
             with contextlib.suppress(redis.RedisError), self.client() as client:
                 client.ping()
                 return
-            assert self.process.poll() is None, "redis-server did not start"
+            if self.process.poll() is not None:
+                raise NotStartedError("redis-server did not start")
             assert time.monotonic() < end_s, "redis-server did not answer"
             time.sleep(0.02)
 
