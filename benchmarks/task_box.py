@@ -32,7 +32,8 @@ from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import Access
 from scheduler.wire import FrameLimits, Tensors
-from workers.link import LinkServer, offer_header
+from workers.link import offer_header
+from workers.link_server import LinkServer
 
 MODEL, IDLE_MODEL = "double", "idle"
 BATCHES = (1, 2, 4, 8, 16)

@@ -32,7 +32,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.worker_link import WorkerLink
-from workers.link import LinkServer
+from workers.link_server import LinkServer
 
 SIZES = {"small": 16, "large": 150_000}
 WARM_UP = 300

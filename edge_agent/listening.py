@@ -12,7 +12,7 @@ from typing import Any
 from edge_agent.errors import AgentError
 from scheduler.address import Address
 from scheduler.ingress.unix_door import is_answered
-from workers.link import listener_at
+from workers.link_server import listener_at
 
 _BACKLOG = 1024
 _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from scheduler.daemon.own_pages import OwnPages
+from scheduler.own_pages import OwnPages
 from scheduler.shared_pages import KEPT_BYTES, Blocks, opened
 
 PAGE = mmap.PAGESIZE

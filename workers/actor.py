@@ -20,7 +20,8 @@ from scheduler.core.offers import Offer
 from scheduler.wire import Header
 from workers.device_host import DeviceHost
 from workers.device_watch import LOOK_EVERY_S
-from workers.link import LinkServer, offer_header
+from workers.link import offer_header
+from workers.link_server import LinkServer
 from workers.model import Model
 from workers.profiling import Effort
 from workers.repository import RepositoryError

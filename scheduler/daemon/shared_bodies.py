@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import structlog
 
-from scheduler.daemon.own_pages import OwnPages
+from scheduler.own_pages import OwnPages
 from scheduler.shared_pages import LEAST_BYTES, Blocks, address_of
 
 log = structlog.get_logger()

@@ -17,7 +17,7 @@ import pytest
 import structlog
 import uvloop
 
-import workers.link
+import workers.link_server
 from scheduler import AsyncClient, DeadlineExpired, InvalidInput
 from scheduler.client import exchange
 from scheduler.client.lent_memory import LentMemory, borrowed
@@ -31,7 +31,8 @@ from scheduler.shared_pages import LEAST_BYTES
 from scheduler.tenants import Access, Tenant, hash_of, new_token
 from scheduler.wire import FrameLimits, FrameReader, Header, Tensors, encode, pack_tensors
 from tests.waiting import PATIENCE_S
-from workers.link import LinkServer, offer_header
+from workers.link import offer_header
+from workers.link_server import LinkServer
 
 LARGE = LEAST_BYTES // 4
 MINUTE_MS = 60_000
@@ -210,7 +211,7 @@ def test_a_worker_that_can_not_map_the_memory_is_sent_what_is_in_it(played, monk
     def refuse(_where, writable):
         raise PermissionError("not yours")
 
-    monkeypatch.setattr(workers.link, "opened", refuse)
+    monkeypatch.setattr(workers.link_server, "opened", refuse)
 
     async def acts(box, client):
         with structlog.testing.capture_logs() as logs:

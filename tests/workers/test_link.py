@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.daemon.own_pages import OwnPages
+from scheduler.own_pages import OwnPages
 from scheduler.wire import Body, FrameLimits, FrameReader, Header, pack_tensors
 from scheduler.wire import encode as frame
-from workers import link
-from workers.link import LINK_LIMITS, LinkServer, card_from, results_from
+from workers import link_server
+from workers.link import LINK_LIMITS, card_from, results_from
+from workers.link_server import LinkServer
 
 LATER_NS = 2**62
 
@@ -186,7 +187,7 @@ def test_memory_of_another_process_that_is_gone_is_not_mapped(scheduler):
 
 
 def test_an_answer_too_large_for_a_message_fails_alone(scheduler, monkeypatch):
-    monkeypatch.setattr(link, "LINK_LIMITS", FrameLimits(4 << 20, 100))
+    monkeypatch.setattr(link_server, "LINK_LIMITS", FrameLimits(4 << 20, 100))
     scheduler.run(1, [1.0, 2.0], [3.0, 4.0])
     header, body = scheduler.hear()
 
@@ -216,7 +217,7 @@ def test_items_that_cannot_be_read_leave_no_tensors_in_cycles(server):
 
 
 def test_an_answer_that_no_client_takes_is_not_sent(scheduler, monkeypatch):
-    monkeypatch.setattr(link, "ANSWER_BYTES", 16)
+    monkeypatch.setattr(link_server, "ANSWER_BYTES", 16)
     scheduler.run(1, [1.0, 2.0, 3.0])
     header, body = scheduler.hear()
     refused = "its outputs take 24 bytes; an answer has room for 16"

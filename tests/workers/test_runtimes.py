@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from scheduler.core.signature import DTYPES
-from scheduler.daemon.own_pages import OwnPages
+from scheduler.own_pages import OwnPages
 from scheduler.shared_pages import opened
 from tests.workers import onnx_models
 from workers.model import Model

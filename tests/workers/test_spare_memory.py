@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from scheduler.daemon.own_pages import OwnPages
+from scheduler.own_pages import OwnPages
 from tests.workers import onnx_models
 from tests.workers.test_device_host import CPU_RUNTIMES
 from workers.choice import Choice

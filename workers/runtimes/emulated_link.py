@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workers.link import listener_at
+from workers.link_server import listener_at
 
 _CHUNK_BYTES = 1 << 16
 _RETRY_S = 0.02
