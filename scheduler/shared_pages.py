@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import os
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,12 @@ class SharedPages:
         # and let this one go.
         part: Block = np.ndarray(size, np.uint8, self._map, start)
         return part
+
+    def write(self, start: int, parts: Sequence[Any]) -> None:
+        """Copies buffers there, one after the other."""
+        for part in parts:
+            self.block(start, len(part))[:] = np.frombuffer(part, np.uint8)  # frees the GIL
+            start += len(part)
 
     def free(self, start: int, size: int) -> None:
         """Frees the memory of whole pages, whose content is lost."""

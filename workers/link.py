@@ -8,6 +8,8 @@ channels, see docs/decisions/0001-worker-link.md.
                           for those in the body
                           map {pages, ...}: map the shared memory of that number
                           forget {pages}: it will not be used again
+                          results_mapped: the worker's memory is read from now on
+                          free {at}: these outputs in it may be overwritten
                           cancel {id}
                           measure {model, variant}: measure an offered variant again
     worker -> scheduler   mapped {pages}: bodies in it need not be sent
@@ -15,7 +17,9 @@ channels, see docs/decisions/0001-worker-link.md.
                           way {transfer_ns}: first message, only behind an emulated link
                           catalog {models, problems}, offer {...}, progress {done, total, text}
                           withdrawn {variants}: [model, variant] pairs that were offered before
-                          done {id, execute_ns, out, errors} + the items' tensors
+                          results {...}: where the worker's own shared memory is, before first use
+                          done {id, execute_ns, out, errors} + the items' tensors; behind `at`,
+                          where each item's are in that memory, or nil for those in the body
                           not_run {id, reason}
                           ending {reason}: why the worker's process is about to end
                           telemetry {reading}
@@ -28,7 +32,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -135,15 +139,32 @@ Packed = tuple["list[list[Any]]", "memoryview"]
 """The tensor specs of one item and its part of a body."""
 
 
-def results_from(header: Header, body: Body | None, count: int) -> list[Packed | str]:
-    """The outputs of each item of a run, still packed, or what went wrong with it."""
+def results_from(
+    header: Header,
+    body: Body | None,
+    count: int,
+    shared: Callable[[int, int], Body] | None = None,
+) -> list[Packed | str]:
+    """The outputs of each item of a run, still packed, or what went wrong with it.
+
+    Args:
+        header: The `done`.
+        body: The outputs that were sent.
+        count: How many items the run had.
+        shared: Given where an item's outputs are in the worker's memory and their size, gets them.
+    """
     errors = dict(header["errors"])
     whole = body if body is not None else memoryview(b"")
+    places = iter(header["at"]) if shared is not None and "at" in header else None
     outputs: list[Packed] = []
     offset = 0
     for specs, items in header["out"]:
         size = body_bytes(specs)
         for _ in range(items):
+            place = None if places is None else next(places)
+            if place is not None and shared is not None:
+                outputs.append((specs, shared(place, size)))
+                continue
             outputs.append((specs, whole[offset : offset + size]))
             offset += size + -size % ALIGNMENT
     if not errors:

@@ -25,6 +25,7 @@ from scheduler.wire import (
     pack_tensors,
 )
 from workers.link import LINK_LIMITS, SOCKET_BYTES, unpack_items
+from workers.result_memory import ResultMemory
 
 
 class Host(Protocol):
@@ -92,6 +93,7 @@ class LinkServer:
         self._peer: socket.socket | None = None
         self._reader = FrameReader(LINK_LIMITS)
         self._pages: dict[int, SharedPages] = {}
+        self._results_in = ResultMemory(self._say_once)
         self._waiting: deque[tuple[Header, Body | None]] = deque()
         self._cancelled: set[int] = set()
         self._listener = listener_at(path)
@@ -164,6 +166,10 @@ class LinkServer:
                 self._map(header["pages"], header)
             elif header["t"] == "forget":
                 self._pages.pop(header["pages"], None)
+            elif header["t"] == "results_mapped":
+                self._results_in.mapped()
+            elif header["t"] == "free":
+                self._results_in.free(header["at"])
             elif header["t"] == "cancel":
                 # A cancel follows its run, so a run that is not waiting has already run.
                 if any(waiting["id"] == header["id"] for waiting, _ in self._waiting):
@@ -195,9 +201,13 @@ class LinkServer:
                 self._peer.close()
             self._peer = None
             self._pages = {}
+            self._results_in = ResultMemory(self._say_once)
             self._reader = FrameReader(LINK_LIMITS)
             self._waiting.clear()
             self._cancelled.clear()
+
+    def _say_once(self, header: Header) -> None:
+        self._send(encode(header))
 
     def _send(self, buffers: list[Any]) -> None:
         with self._lock:
@@ -222,7 +232,8 @@ class LinkServer:
             except KeyError as error:  # its variant was replaced after this was sent
                 reason = str(error.args[0])
             else:
-                self._send(_done(run_id, results, time.monotonic_ns() - started_ns))
+                put = self._results_in.put if self._maps else _nowhere
+                self._send(_done(run_id, results, time.monotonic_ns() - started_ns, put))
                 return
         self._send(encode({"t": "not_run", "id": run_id, "reason": reason}))
 
@@ -234,9 +245,19 @@ class LinkServer:
         return self._host.run(header["model"], header["variant"], items)
 
 
-def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:
+def _nowhere(_parts: Sequence[Any], _size: int) -> int | None:
+    return None
+
+
+def _done(
+    run_id: int,
+    results: Sequence[Any],
+    execute_ns: int,
+    put: Callable[[Sequence[Any], int], int | None],
+) -> list[Any]:
     errors: list[list[Any]] = []
     packed: list[list[Any]] = []
+    places: list[int | None] = []
     buffers: list[Any] = []
     room = LINK_LIMITS.body_bytes
     for index, result in enumerate(results):
@@ -250,16 +271,21 @@ def _done(run_id: int, results: Sequence[Any], execute_ns: int) -> list[Any]:
             most = f"an answer has room for {ANSWER_BYTES:,}"
             errors.append([index, f"its outputs take {size:,} bytes; {most}"])
             continue
-        if size + padding > room:
+        place = put(parts, size)
+        if place is None and size + padding > room:
             errors.append([index, f"its outputs take {size:,} bytes, more than a message has left"])
             continue
-        room -= size + padding
         if packed and packed[-1][0] == specs:
             packed[-1][1] += 1
         else:
             packed.append([specs, 1])
-        buffers.extend(parts)
-        if padding:
-            buffers.append(bytes(padding))
-    header = {"t": "done", "id": run_id, "execute_ns": execute_ns, "out": packed}
-    return encode({**header, "errors": errors}, buffers)
+        places.append(place)
+        if place is None:
+            room -= size + padding
+            buffers.extend(parts)
+            if padding:
+                buffers.append(bytes(padding))
+    header = {"t": "done", "id": run_id, "execute_ns": execute_ns, "out": packed, "errors": errors}
+    if any(place is not None for place in places):
+        header["at"] = places
+    return encode(header, buffers)

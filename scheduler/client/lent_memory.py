@@ -20,13 +20,8 @@ class LentMemory:
     def put(self, buffers: Sequence[Any], size: int) -> int | None:
         """Copies a body of `size` bytes; returns where it begins, or None if there is no room."""
         start = self._blocks.take(size)
-        if start is None:
-            return None
-        room = self._pages.block(start, size).data
-        at = 0
-        for buffer in buffers:
-            room[at : at + len(buffer)] = buffer
-            at += len(buffer)
+        if start is not None:
+            self._pages.write(start, buffers)
         return start
 
     def free(self, starts: Sequence[int]) -> None:

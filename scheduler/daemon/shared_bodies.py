@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from scheduler.own_pages import OwnPages
-from scheduler.shared_pages import LEAST_BYTES, Blocks, address_of
+from scheduler.shared_pages import LEAST_BYTES, Blocks, SharedPages, address_of
 
 log = structlog.get_logger()
 
@@ -71,9 +71,7 @@ class SharedBodies:
         self, number: int, start: int, size: int, ended: Callable[[int], object]
     ) -> memoryview:
         """A body in some pages; `ended` is called with its start once nothing refers to it."""
-        block = self.pages[number].block(start, size)
-        weakref.finalize(block, ended, start).atexit = False
-        return block.data
+        return lasting(self.pages[number], start, size, ended)
 
     def place_of(self, body: memoryview) -> tuple[int, int] | None:
         """The number of the pages that a body is in, and where; None if it is in none."""
@@ -90,3 +88,12 @@ class SharedBodies:
     def _sort(self) -> None:
         found = ((pages.first_address, number) for number, pages in self.pages.items())
         self._starts = sorted(found)
+
+
+def lasting(
+    pages: SharedPages, start: int, size: int, ended: Callable[[int], object]
+) -> memoryview:
+    """A body in shared memory; `ended` is called with its start once nothing refers to it."""
+    block = pages.block(start, size)
+    weakref.finalize(block, ended, start).atexit = False
+    return block.data

@@ -7,7 +7,7 @@ import contextlib
 import math
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +17,11 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.handover import Handover
 from scheduler.daemon.link import LinkListener
-from scheduler.daemon.shared_bodies import SharedBodies
+from scheduler.daemon.returns import Returns
+from scheduler.daemon.shared_bodies import SharedBodies, lasting
 from scheduler.daemon.silence import why_silent
 from scheduler.daemon.submission import Submission
+from scheduler.shared_pages import opened
 from scheduler.wire import ALIGNMENT, Body, FrameReader, Header, alike, encode
 from workers.kernel_files import Standing, standing
 from workers.link import (
@@ -39,6 +41,24 @@ many silent checks in a row mean that it hangs. A scheduler that was itself stop
 
 _UCRED = struct.Struct("iII")
 """Process, user and group of a unix socket's peer; see unix(7)."""
+
+
+class WorkerResults:
+    """The memory in which a worker writes large outputs.
+
+    Raises:
+        OSError: It can't be opened.
+    """
+
+    def __init__(self, where: Header, tell: Callable[[Header], None]) -> None:
+        """Maps it; `tell` sends the worker a message."""
+        self._pages = opened(where, writable=False)
+        self._returns = Returns(tell)
+        self.close = self._returns.close
+
+    def body(self, start: int, size: int) -> Body:
+        """One item's outputs, which the worker leaves alone as long as anything refers to them."""
+        return lasting(self._pages, start, size, self._returns.ended)
 
 
 class WorkerLink(asyncio.BufferedProtocol):
@@ -72,6 +92,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._shared = shared
         self._told: set[int] = set()
         self._mapped: set[int] = set()
+        self._results: WorkerResults | None = None
         self._reader = FrameReader(LINK_LIMITS)
         self._transport: asyncio.Transport | None = None
         self._lost = asyncio.Event()
@@ -172,6 +193,14 @@ class WorkerLink(asyncio.BufferedProtocol):
                 self._write(encode({"t": "forget", "pages": number}))
                 self._told.discard(number)
 
+    def _map_results(self, where: Header) -> None:
+        try:
+            self._results = WorkerResults(where, lambda said: self._write(encode(said)))
+        except OSError as error:
+            log.warning("worker sends large outputs", device=self.device_id, reason=str(error))
+        else:
+            self._write(encode({"t": "results_mapped"}))
+
     def cancel(self, run_id: int) -> None:
         """Lets the worker skip a run that it has not begun."""
         self._write(encode({"t": "cancel", "id": run_id}))
@@ -213,6 +242,9 @@ class WorkerLink(asyncio.BufferedProtocol):
         """The worker is gone."""
         self._transport = self.pid = None
         self._sent.clear()
+        if self._results is not None:
+            self._results.close()
+            self._results = None
         self._lost.set()
         if self._look_timer is not None:
             self._look_timer.cancel()
@@ -238,7 +270,8 @@ class WorkerLink(asyncio.BufferedProtocol):
         match header["t"]:
             case "done":
                 run_id, execute_ns = header["id"], header["execute_ns"]
-                results = results_from(header, body, len(self._sent.pop(run_id)))
+                shared = None if self._results is None else self._results.body
+                results = results_from(header, body, len(self._sent.pop(run_id)), shared)
                 news_ns = self._handover.done(run_id, execute_ns)
                 self._listener.on_done(run_id, results, execute_ns)
                 if news_ns is not None:
@@ -246,6 +279,8 @@ class WorkerLink(asyncio.BufferedProtocol):
             case "not_run":
                 del self._sent[header["id"]]
                 self._listener.on_not_run(header["id"], header["reason"])
+            case "results":
+                self._map_results(header)
             case "mapped":
                 self._mapped.add(header["pages"])
             case "not_mapped":

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable
 
+from scheduler.daemon.returns import Returns
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.errors import InvalidInput
 from scheduler.shared_pages import LEAST_BYTES
@@ -22,17 +21,17 @@ class Lending:
     Args:
         shared: The bodies that workers can read where they are.
         tell: Sends the client a message; called on the event loop.
+
+    Attributes:
+        returns: Says which bodies the client may overwrite.
     """
 
     def __init__(self, shared: SharedBodies, tell: Callable[[Header], None]) -> None:
         """Nothing is lent."""
         self._shared = shared
         self._tell = tell
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._number: int | None = None
-        self._unused: list[int] = []
-        self._is_over = False
+        self.returns = Returns(tell)
 
     def note(self, body: Body) -> None:
         """Lends the client memory if it has sent a body that is better placed there."""
@@ -59,29 +58,11 @@ class Lending:
                 f"connection has been lent, with room for {size} bytes, not {start!r}"
             )
         assert self._number is not None
-        return self._shared.body(self._number, start, size, self._ended)
-
-    def unused(self) -> Header | None:
-        """A message that says which bodies the client may overwrite; None if there are none."""
-        unused, self._unused = self._unused, []
-        return {"t": "free", "at": unused} if unused else None
+        return self._shared.body(self._number, start, size, self.returns.ended)
 
     def end(self) -> None:
         """The client is gone."""
-        self._is_over = True
+        self.returns.close()
         if self._number is not None:
             self._shared.withdraw(self._number)
             self._number = None
-
-    def _ended(self, start: int) -> None:
-        if threading.get_ident() != self._thread:  # the last to look was e.g. a thread of the cache
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self._ended, start)
-        elif not self._is_over:
-            if not self._unused:
-                self._loop.call_soon(self._tell_unused)
-            self._unused.append(start)
-
-    def _tell_unused(self) -> None:
-        if not self._is_over and (unused := self.unused()) is not None:
-            self._tell(unused)

@@ -418,8 +418,9 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Sends the messages since the last flush, in one system call."""
-        if self._lending is not None and (unused := self._lending.unused()) is not None:
-            self._out.extend(encode(unused))
+        if self._lending is not None:
+            free = self._lending.returns.message()
+            self._out.extend(encode(free) if free is not None else ())
         out, self._out = self._out, []
         if self._transport is None or not out:
             return

@@ -1,4 +1,4 @@
-"""Large inputs from a client through a door and the scheduler to a worker, in one process."""
+"""Large tensors from a client through a door and the scheduler to a worker, and back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from scheduler.shared_pages import LEAST_BYTES
 from scheduler.tenants import Access, Tenant, hash_of, new_token
 from scheduler.wire import FrameLimits, FrameReader, Header, Tensors, encode, pack_tensors
 from tests.waiting import PATIENCE_S
-from workers.link import offer_header
+from workers.link import offer_header, results_from
 from workers.link_server import LinkServer
 
 LARGE = LEAST_BYTES // 4
@@ -48,8 +48,12 @@ CARD = {
 }
 
 
-class Ends:
-    """A host whose model returns the first and the last value, when it may."""
+SAME = {**CARD, "name": "same"}
+SAME["signature"] = {"inputs": [X], "outputs": [{**X, "name": "y"}], "batched": True}
+
+
+class Host:
+    """Its model `ends` returns the first and the last value, `same` all, when it may."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -57,12 +61,12 @@ class Ends:
         self.began = threading.Event()
         self.batches: list[list[bool]] = []
 
-    def run(self, _model: str, _variant: str, items: list[Tensors]) -> list[Tensors]:
+    def run(self, model: str, _variant: str, items: list[Tensors]) -> list[Tensors]:
         # What was sent to the worker is its own, so it could write to it.
         self.batches.append([not item["x"].flags.writeable for item in items])
         self.began.set()
         assert self.go.wait(PATIENCE_S)
-        return [{"y": item["x"][[0, -1]]} for item in items]
+        return [{"y": item["x"][[0, -1]] if model == "ends" else item["x"]} for item in items]
 
     @property
     def shared(self) -> list[bool]:
@@ -72,7 +76,7 @@ class Ends:
 @dataclass
 class Box:
     folder: Path
-    host: Ends
+    host: Host
     driver: Driver
     door: NativeDoor
     server: LinkServer
@@ -88,10 +92,11 @@ class Box:
 
 @asynccontextmanager
 async def a_box(folder: Path, size: int = 10**7, maps: bool = True) -> AsyncIterator[Box]:
-    host = Ends()
+    host = Host()
     server = LinkServer(folder / "w", host, maps=maps)
-    server.say("catalog", {"t": "catalog", "models": [CARD], "problems": []})
-    server.say("offer", offer_header(Offer("ends", "v", "r", {1: (1000,), 4: (1000,)})))
+    server.say("catalog", {"t": "catalog", "models": [CARD, SAME], "problems": []})
+    for model in ("ends", "same"):
+        server.say(model, offer_header(Offer(model, "v", "r", {1: (1000,), 4: (1000,)})))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     driver = Driver(limits=Limits(bytes=size), shared=SharedBodies(size))
     rules = DoorRules("s", Access(), FrameLimits(body_bytes=size), 8, 10**12)
@@ -99,7 +104,7 @@ async def a_box(folder: Path, size: int = 10**7, maps: bool = True) -> AsyncIter
     driver.add_device("cpu:0", folder / "w")
     loop = asyncio.get_running_loop()
     listening = await loop.create_unix_server(door, f"{folder}/s")
-    await until(lambda: driver.catalog.offers)
+    await until(lambda: len(driver.catalog.offers) == 2)
     try:
         yield Box(folder, host, driver, door, server)
     finally:
@@ -321,23 +326,127 @@ def test_a_connection_that_is_lost_takes_its_memory_along(played):
 
 def test_many_requests_at_once_keep_their_inputs_apart(played):
     async def acts(box, client):
-        rng = random.Random(1)
+        rng, room = random.Random(1), asyncio.Semaphore(12)
 
-        async def ask(value: float) -> bool:
-            await asyncio.sleep(rng.random() / 2)
-            size = rng.choice((2, LARGE, LARGE + 1, 3 * LARGE))
-            asking = asyncio.ensure_future(ends(client, size, value))
-            if rng.random() < 0.2:
-                await asyncio.sleep(rng.random() / 100)
-                asking.cancel()
-            return not (await asyncio.gather(asking, return_exceptions=True))[0]
+        async def ask(value: float) -> None:
+            async with room:
+                size = rng.choice((2, LARGE, LARGE + 1, 3 * LARGE))
+                asking = asyncio.ensure_future(ends(client, size, value))
+                if rng.random() < 0.2:
+                    await asyncio.sleep(rng.random() / 100)
+                    asking.cancel()
+                    await asyncio.wait([asking])
+                else:
+                    await asking
 
-        answered = await asyncio.gather(*(ask(value) for value in range(400)))
-        assert sum(answered) > 300
+        await asyncio.gather(*(ask(value) for value in range(400)))
         assert any(box.host.shared)
         await until(lambda: not box.taken())
 
     played(acts, size=40 * LEAST_BYTES)
+
+
+async def same(client: AsyncClient, size: int, value: float = 1.0) -> Any:
+    """Asks for a large answer, and checks it."""
+    sent = vector(size, value)
+    result = await client.infer("same", sent, deadline_ms=MINUTE_MS)
+    assert np.array_equal(result["y"], sent["x"])
+    return result
+
+
+@pytest.fixture
+def sent_bytes(monkeypatch):
+    """The sizes of the bodies of what a worker says."""
+    sizes = []
+
+    def heard(header: Header, body: Any, *more: Any) -> Any:
+        sizes.append(0 if body is None else len(body))
+        return results_from(header, body, *more)
+
+    monkeypatch.setattr(worker_link, "results_from", heard)
+    return sizes
+
+
+def test_after_the_first_one_large_outputs_are_not_sent_to_the_scheduler(played, sent_bytes):
+    async def acts(box, client):
+        await same(client, LARGE)
+        results = [await same(client, LARGE, value) for value in range(5)]
+        assert sent_bytes == [4 * LARGE, 0, 0, 0, 0, 0]
+        for value, result in enumerate(results):  # they are the caller's own
+            assert result["y"][0] == value
+            result["y"][0] = 7
+        await until(lambda: not box.server._results_in._blocks._taken)
+        await same(client, LARGE - 1)
+        assert sent_bytes[-1] == 4 * LARGE  # with padding
+
+    played(acts)
+
+
+def test_outputs_that_nobody_has_taken_yet_are_left_alone(played, sent_bytes):
+    async def acts(box, client):
+        for _ in range(2):
+            await same(client, LARGE)
+        held: list[memoryview] = []
+        on_done = box.driver.on_done
+
+        def keep(run_id: int, results: Any, *more: Any) -> None:
+            held.append(results[0][1])
+            on_done(run_id, results, *more)
+
+        box.driver.on_done = keep
+        for value in range(20):
+            await same(client, LARGE, value)
+        assert [np.frombuffer(body, np.float32)[0] for body in held] == list(range(20))
+        blocks = box.server._results_in._blocks
+        assert len(blocks._taken) >= 20
+        held.clear()
+        await until(lambda: not blocks._taken)
+        assert set(sent_bytes[1:]) == {0}
+
+    played(acts)
+
+
+def test_a_worker_whose_memory_can_not_be_opened_sends_its_outputs(played, monkeypatch, sent_bytes):
+    def refuse(_where, writable):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(worker_link, "opened", refuse)
+
+    async def acts(box, client):
+        with structlog.testing.capture_logs() as logs:
+            for value in range(4):
+                await same(client, LARGE, value)
+        assert sent_bytes == 4 * [4 * LARGE]
+        warned = [log["reason"] for log in logs if log["log_level"] == "warning"]
+        assert warned == ["not yours"]
+
+    played(acts)
+
+
+def test_the_next_scheduler_reads_other_memory_than_the_last_one_may_still_read(played, sent_bytes):
+    async def acts(box, client):
+        for _ in range(2):
+            await same(client, LARGE)
+        before = box.server._results_in
+        (way,) = box.driver._linked.values()
+        way.link._transport.abort()
+        await until(lambda: way.link._transport is None)
+        await until(lambda: way.link._transport is not None and box.server._peer is not None)
+        for value in range(3):
+            await same(client, LARGE, value)
+        assert box.server._results_in is not before
+        assert sent_bytes == 2 * [4 * LARGE, 0] + [0]
+
+    played(acts)
+
+
+def test_an_emulated_link_carries_outputs_too(played, sent_bytes):
+    async def acts(_box, client):
+        for value in range(3):
+            await same(client, LARGE, value)
+        assert sent_bytes == 3 * [4 * LARGE]
+
+    played(acts, maps=False)
 
 
 class Raw:
