@@ -134,7 +134,8 @@ class ModelFile(_Strict):
 
     Attributes:
         description: For people.
-        variants: By name, in order of preference.
+        variants: By name, in order of preference; empty if the file names none, which leaves the
+            choice to the version folders.
         max_batch: The most items that may share a batch.
         runtimes: The only runtimes that may serve the model, by name.
         tolerance: How far runtimes may disagree, instead of the precision's default.
@@ -148,7 +149,7 @@ class ModelFile(_Strict):
     """
 
     description: str = ""
-    variants: dict[Name, VariantEntry] = Field(min_length=1)
+    variants: dict[Name, VariantEntry] = Field(default={}, min_length=1)
     max_batch: PositiveInt | None = None
     runtimes: list[str] | None = Field(default=None, min_length=1)
     tolerance: ToleranceEntry | None = None
@@ -173,7 +174,7 @@ def parse_model_file(text: str) -> ModelFile:
         where = "" if line is None else f"line {line}: "
         raise ModelFileError(f"not valid YAML: {where}{message}") from error
     if not isinstance(content, dict):
-        raise ModelFileError("must be a mapping with at least the key 'variants'")
+        raise ModelFileError("must be a mapping, with keys such as 'variants'")
     try:
         return ModelFile.model_validate(content)
     except ValidationError as error:

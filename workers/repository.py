@@ -144,7 +144,9 @@ def _load_model(folder: Path, problems: list[Problem]) -> Model:
     if not re.fullmatch(NAME_PATTERN, folder.name):
         raise ModelFileError(f"'{folder.name}' is no model name; names match {NAME_PATTERN}")
     described = os.path.lexists(folder / "model.yaml")  # also a link to nowhere, which is told
-    content = _read_model_file(folder) if described else _triton_layout(folder)
+    content = _read_model_file(folder) if described else ModelFile()
+    if not content.variants:
+        content = content.model_copy(update={"variants": _latest_version(folder, described)})
     candidates: list[_Candidate] = []
     reasons: list[str] = []
     for rank, (name, entry) in enumerate(content.variants.items()):
@@ -171,22 +173,23 @@ def _read_model_file(folder: Path) -> ModelFile:
         raise ModelFileError(f"model.yaml: {error}") from error
 
 
-def _triton_layout(folder: Path) -> ModelFile:
+def _latest_version(folder: Path, described: bool) -> dict[str, VariantEntry]:
+    """The variant that a folder in Triton's layout serves; `described` if it has a model.yaml."""
     versions = [path for path in folder.iterdir() if path.is_dir() and _is_version(path.name)]
     dangling: Path | None = None
     for version in sorted(versions, key=lambda path: int(path.name), reverse=True):
         for suffix in _SUFFIXES:
             file = version / f"model{suffix}"
             if file.exists():
-                entry = VariantEntry(file=f"{version.name}/model{suffix}")
-                return ModelFile(variants={version.name: entry})
+                return {version.name: VariantEntry(file=f"{version.name}/model{suffix}")}
             if os.path.lexists(file):
                 dangling = dangling or file.relative_to(folder)
     if dangling:
         raise ModelFileError(f"file '{dangling}' {why_no_file(folder / dangling)}")
+    lacking = "model.yaml: key 'variants' is missing, and there is no"
     raise ModelFileError(
-        "has neither a model.yaml nor a version folder with a model.onnx, e.g. 1/model.onnx"
-        + _misplaced(folder, versions)
+        f"{lacking if described else 'has neither a model.yaml nor a'} version folder with a "
+        f"model.onnx, e.g. 1/model.onnx{_misplaced(folder, versions)}"
     )
 
 

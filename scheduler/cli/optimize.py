@@ -212,7 +212,9 @@ def _show(console: Console, name: str, made: Made, count: int, random: bool) -> 
             text = f"{speed.runtime} would be refused for it here: {speed.fault}"
             console.print(text, style="yellow", markup=False)
     if made.refused is None:
-        console.print("added to model.yaml; the agent reads it when it starts", style="green")
+        console.print(
+            "added to model.yaml; a running box serves it once it is measured", style="green"
+        )
     else:
         console.print(f"not added: {made.refused}", style="red", markup=False)
 

@@ -42,7 +42,7 @@ def test_people_see_what_is_lost_and_gained(optimize, models):
     status, out, _ = optimize("digits", *inputs)
     assert status == 0
     assert "digits/small-int8, made of small; measured on 476 items" in out
-    for said in ("accuracy", "same answer", "p50 ms, openvino", "added to model.yaml"):
+    for said in ("accuracy", "same answer", "p50 ms, openvino", "a running box serves it"):
         assert said in out
     assert "small-int8: {file: small-int8.onnx" in (models / "digits/model.yaml").read_text()
     status, _, err = optimize("digits", *inputs)

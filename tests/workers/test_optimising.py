@@ -290,6 +290,13 @@ class TestModelYaml:
         with pytest.raises(ModelFileError, match="no variant 'd'"):
             with_variant(text, "d", "b", ENTRY)
 
+    def test_what_names_no_variants_gets_them_at_its_end(self):
+        text = "max_batch: 4  # enough\n\n"
+        new = model_file_text({"1": {"file": "1/model.onnx"}}, text)
+        assert new == "max_batch: 4  # enough\nvariants:\n  '1': {file: 1/model.onnx}\n"
+        with pytest.raises(ModelFileError, match=r"by hand: variants:\n  '1'"):
+            model_file_text({"1": {"file": "1/model.onnx"}}, "{max_batch: 4}\n")
+
     def test_names_that_look_like_numbers_stay_names(self):
         text = model_file_text({"1": {"file": "1/model.onnx"}})
         assert yaml.safe_load(with_variant(text, "1", "2", ENTRY))["variants"].keys() == (

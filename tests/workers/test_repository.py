@@ -56,6 +56,18 @@ def test_a_bare_triton_layout_serves_the_highest_version(root):
     assert variant.path == root / "relu" / "10" / "model.onnx"
 
 
+def test_a_model_yaml_without_variants_describes_the_highest_version(root):
+    for version in ("1", "2"):
+        save(onnx_models.sequence(), root / "ids" / version / "model.onnx")
+    (root / "ids" / "model.yaml").write_text("profile_shapes: {ids: [16]}")
+
+    model = load_repository(root).models["ids"]
+
+    assert [variant.name for variant in model.variants] == ["2"]
+    assert model.variants[0].path == root / "ids" / "2" / "model.onnx"
+    assert model.profile_shapes == {"ids": (16,)}
+
+
 def test_a_model_yaml_says_what_the_file_cannot(root, add):
     add(
         "ids",
@@ -275,7 +287,11 @@ def test_a_file_outside_the_model_is_refused(root, add, file):
         ("variants: {}", "at least 1 item"),
         ("variants: {a b: {file: model.onnx}}", "match pattern"),
         ("variants: {a: {file: model.pt}}", "must end in .onnx or .xml"),
-        ("description: 'no variants'", "key 'variants' is missing"),
+        (
+            "description: 'no variants'",
+            "model.yaml: key 'variants' is missing, and there is no version folder with a "
+            "model.onnx, e.g. 1/model.onnx; move model.onnx to 1/model.onnx",
+        ),
         ("", "must be a mapping"),
         (
             "variants: {\n  a: [",

@@ -9,9 +9,28 @@ import yaml
 from workers.model_yaml import ModelFileError, parse_model_file
 
 
-def model_file_text(variants: dict[str, dict[str, Any]]) -> str:
-    """The text of a `model.yaml` for a model that has none."""
-    return _spelled({"variants": variants})
+def model_file_text(variants: dict[str, dict[str, Any]], text: str = "") -> str:
+    """The text of a `model.yaml` that names variants.
+
+    Args:
+        variants: The entries by name.
+        text: A valid `model.yaml` that names none; empty if there is no such file.
+
+    Raises:
+        ModelFileError: The text is written in a form (such as one in braces) that cannot be
+            extended.
+    """
+    named = _spelled({"variants": variants})
+    if not text:
+        return named
+    new = f"{text.rstrip()}\n{named}"
+    try:
+        whole = list(parse_model_file(new).variants) == list(variants)
+    except ModelFileError:
+        whole = False
+    if not whole:
+        raise ModelFileError(f"cannot add to model.yaml; write it by hand: {named.strip()}")
+    return new
 
 
 def with_variant(text: str, after: str, name: str, entry: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from scheduler.files import replace_file
 from workers.batches import Item
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
+from workers.model_yaml import parse_model_file
 from workers.optimising.comparison import Losses, Samples, Speed, Tell, answers, losses, speeds
 from workers.optimising.conversion import ConversionError, Target, convert
 from workers.optimising.model_yaml_edit import model_file_text, with_variant
@@ -182,11 +183,10 @@ def _declared(source: Variant, found: Losses) -> float | None:
 
 def _edited(folder: Path, model: Model, wish: Wish, accuracy: float | None) -> str:
     path = folder / "model.yaml"
-    if path.exists():
-        text = path.read_text(encoding="utf-8")
-    else:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if not text or not parse_model_file(text).variants:
         sources = {v.name: {"file": v.path.relative_to(folder).as_posix()} for v in model.variants}
-        text = model_file_text(sources)
+        text = model_file_text(sources, text)
     entry: dict[str, Any] = {"file": f"{wish.name}.onnx", "precision": wish.to}
     if accuracy is not None:
         entry["accuracy"] = accuracy
