@@ -10,6 +10,7 @@ from typing import Any
 from replay.journal_files import JournalError, JournalFile, Note, journal_runs, steps_of, warn
 from scheduler.core.commands import CancelRun, Dispatch, Finish
 from scheduler.core.events import (
+    BY_CALLER,
     BatchDone,
     BatchFailed,
     Cancelled,
@@ -254,8 +255,9 @@ def _worded(what: Any, request_id: int) -> tuple[str, str]:
             return "lost", f"{target.id} came back, and what it ran is lost"
         case CancelRun(run_id):
             return "called off", f"run {run_id}: nobody waits for it any more"
-        case Cancelled():
-            return "cancelled", "its caller no longer waits"
+        case Cancelled(_, reason):
+            by_caller = reason == BY_CALLER
+            return "cancelled", "its caller no longer waits" if by_caller else reason
         case Finish(_, outcome, reason, _, queue_ns, detail):
             return outcome.value, f"{reason}{_known(detail)} ({_ms(queue_ns)} ms in the queue)"
         case _:

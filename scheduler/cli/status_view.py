@@ -25,7 +25,7 @@ MEANINGS = {
     "infeasible": "refused: no target could meet the deadline",
     "overloaded": "refused: a limit was reached",
     "expired": "admitted, and the deadline passed",
-    "cancelled": "the caller went away",
+    "cancelled": "the caller went away, or a durable task made way",
     "unavailable": "no target was up",
     "failed": "the runtime failed it",
 }

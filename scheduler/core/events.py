@@ -19,11 +19,21 @@ class Submitted:
     requests: tuple[Request, ...]
 
 
+BY_CALLER = "the caller cancelled"
+"""Why most requests are cancelled."""
+
+
 @value(frozen=True, slots=True)
 class Cancelled:
-    """The caller of a request went away or cancelled."""
+    """Nobody waits for a request any more.
+
+    Attributes:
+        request_id: The request.
+        reason: Why, for its outcome.
+    """
 
     request_id: int
+    reason: str = BY_CALLER
 
 
 @value(frozen=True, slots=True)

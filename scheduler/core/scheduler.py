@@ -168,7 +168,7 @@ class Scheduler:
     def _on_cancelled(self, event: Cancelled) -> None:
         record = self.ledger.records.get(event.request_id)
         if record is not None:
-            self._finish(record, Outcome.CANCELLED, "the caller cancelled")
+            self._finish(record, Outcome.CANCELLED, event.reason)
 
     def _on_batch_done(self, event: BatchDone) -> None:
         run = self.runs.pop(event.run_id)

@@ -15,6 +15,7 @@ import structlog
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import (
+    BY_CALLER,
     BatchDone,
     BatchFailed,
     Cancelled,
@@ -301,10 +302,10 @@ class Driver:
         self._handle(Submitted(tuple(requests)))
         return [request.id for request in requests]
 
-    def cancel(self, request_id: int) -> None:
+    def cancel(self, request_id: int, reason: str = BY_CALLER) -> None:
         """Cancels a request, unless it has ended."""
         if request_id in self._pending:
-            self._handle(Cancelled(request_id))
+            self._handle(Cancelled(request_id, reason))
 
     def swap_policy(self, name: str, options: dict[str, Any]) -> None:
         """Loads another policy, which decides from now on.

@@ -47,6 +47,8 @@ LONGEST_REASON = 500
 
 _LONGEST = 20
 
+_WITHDRAWN = "withdrawn: a durable task, which can run later"
+
 _TIMER_S = 3600.0
 
 log = structlog.get_logger()
@@ -161,7 +163,7 @@ class Feeder:
                 ):
                     continue
                 self._room.took(task.seq, 0, self._driver.clock_ns())
-                self._driver.cancel(request_id)
+                self._driver.cancel(request_id, _WITHDRAWN)
 
     # -- feeding
 

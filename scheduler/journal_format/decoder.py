@@ -154,7 +154,10 @@ class Decoder:
         )
 
     def _cancelled(self, told: Any) -> Cancelled:
-        return Cancelled(self._id(told))
+        if type(told) is int:
+            return Cancelled(self._id(told))
+        back, reason = told
+        return Cancelled(self._id(back), self._text(reason))
 
     def _batch_done(self, told: Any) -> BatchDone:
         if type(told) is int:

@@ -9,6 +9,7 @@ import msgpack
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
 from scheduler.core.events import (
+    BY_CALLER,
     BatchDone,
     BatchFailed,
     Cancelled,
@@ -170,7 +171,8 @@ class Encoder:
         return told
 
     def _cancelled(self, event: Cancelled) -> Any:
-        return self.last_id - event.request_id
+        back = self.last_id - event.request_id
+        return back if event.reason == BY_CALLER else (back, self._text(event.reason))
 
     def _batch_done(self, event: BatchDone) -> Any:
         if not event.errors:

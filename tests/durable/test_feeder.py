@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from policies import POLICIES
+from scheduler.core.commands import Finish
 from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.durable.database import Database
@@ -21,6 +22,8 @@ from scheduler.durable.room import PART, SHARE
 from tests.core.world import offer
 from tests.durable.virtual import World, play
 from workers.link import ModelCard
+
+WITHDRAWN = "withdrawn: a durable task, which can run later"
 
 
 def test_waiting_tasks_run_in_batches_and_in_order(tmp_path: Path) -> None:
@@ -162,6 +165,9 @@ def test_what_is_not_dispatched_makes_way_for_a_request(tmp_path: Path, policy: 
         running = sum(len(run.request_ids) for run in device.runs)
         assert waiting + running <= 3 + 1
         assert all(kind.model == "rt" for kind in world.driver.core.queues)
+        stories = [world.driver.core.story(request_id) for request_id in range(1, 4)]
+        ends = [each.what for story in stories for each in story if isinstance(each.what, Finish)]
+        assert [end.reason for end in ends] == [WITHDRAWN] * (2 - running)
         await world.until_ended(3)
         assert world.outcomes == [Outcome.COMPLETED]
         assert [world.outcome(number) for number in range(3)] == ["completed"] * 3

@@ -130,6 +130,8 @@ class TestALife:
             box.tell(BatchFailed(next(iter(box.core.runs)), "it fell over"))
         cancelled = submit(box)
         box.tell(Cancelled(cancelled))
+        withdrawn = submit(box)
+        box.tell(Cancelled(withdrawn, "a task made way"))
         waits = submit(box, budget_ms=60)
         box.journal.close()
         journal = tmp_path / "journal"
@@ -137,7 +139,10 @@ class TestALife:
         assert steps[-1].what == "failed"
         assert any("it fell over" in step.text for step in steps)
         steps = explain(journal, cancelled, note=complain).steps
-        assert {"cancelled"} <= {step.what for step in steps}
+        assert ("cancelled", "its caller no longer waits") in [(s.what, s.text) for s in steps]
+        steps = explain(journal, withdrawn, note=complain).steps
+        assert ("cancelled", "a task made way") in [(step.what, step.text) for step in steps]
+        assert steps[-1].text.startswith("a task made way (")
         assert explain(journal, waits, note=complain).brief is None
 
 
