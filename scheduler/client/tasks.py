@@ -230,6 +230,14 @@ class Task:
     def __repr__(self) -> str:
         return f"Task({self.id!r})"
 
+    def __reduce__(self) -> Any:
+        """Refuses pickling: a copy in another process would have no client.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a task can't be pickled: send its id, and use client.task(id) there")
+
     def result(self, timeout: float | None = None) -> Result:
         """Waits for the result; may be called again until the result expires.
 
@@ -282,6 +290,14 @@ class AsyncTask:
 
     def __repr__(self) -> str:
         return f"AsyncTask({self.id!r})"
+
+    def __reduce__(self) -> Any:
+        """Refuses pickling: a copy in another process would have no client.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError("a task can't be pickled: send its id, and use client.task(id) there")
 
     async def result(self, timeout: float | None = None) -> Result:
         """Waits for the result; as `Task.result`."""

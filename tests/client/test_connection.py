@@ -15,6 +15,7 @@ import pytest
 
 from scheduler import (
     AsyncClient,
+    AsyncTask,
     Client,
     DeadlineExpired,
     DeadlineInfeasible,
@@ -66,9 +67,11 @@ except Unavailable as error:
 
 
 def test_a_client_says_that_it_can_not_be_sent_to_another_process(client):
-    for held in (client, client.task("a")):
-        with pytest.raises(TypeError, match="make one in each process"):
-            pickle.dumps(held)
+    with pytest.raises(TypeError, match="make one in each process"):
+        pickle.dumps(client)
+    for task in (client.task("a"), AsyncTask(client, "a")):
+        with pytest.raises(TypeError, match=r"send its id, and use client\.task\(id\) there"):
+            pickle.dumps(task)
 
 
 def test_a_wrong_token_is_final(box):
