@@ -33,6 +33,7 @@ from workers.runtimes.base import DeviceSpec, RunError, Session
 from workers.runtimes.emulated import check_models
 from workers.sampling import sample_items
 from workers.served_variants import ServedVariants
+from workers.signatures import difference
 from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
@@ -45,7 +46,7 @@ def ignore_offer(offer: Offer) -> None:
 
 
 _AGAIN = "its files have changed again, and are not served yet"
-_OTHER_TENSORS = "its files have other inputs or outputs now, and wait for the agent's restart"
+_OTHER_ORDER = "its inputs or outputs are in another order now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,8 @@ class DeviceHost:
         known = self.repository.models.get(model.name, model)
         if known.signature == model.signature or not self._served.of(model.name):
             return False
-        self._tell(still_served(model.name, _OTHER_TENSORS))
+        other = difference(model.signature, known.signature, "what is served") or _OTHER_ORDER
+        self._tell(still_served(model.name, f"{other}; its files wait for the agent's restart"))
         return True
 
     def _tell(self, problem: Problem) -> None:

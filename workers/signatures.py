@@ -62,21 +62,26 @@ def interpret(tensors: FileTensors) -> Reading:
     return Reading(signature, fixed, tensors.stateful)
 
 
-def difference(found: Signature, expected: Signature) -> str | None:
-    """Describe how two signatures differ, or None when a request for one fits the other."""
+def difference(
+    found: Signature, expected: Signature, of: str = "the model's first variant"
+) -> str | None:
+    """Describe how two signatures differ, or None when a request for one fits the other.
+
+    Args:
+        found: The signature of a file.
+        expected: The one that it should have.
+        of: What has that one.
+    """
     if found.batched != expected.batched:
         have, want = (_batch_words(signature.batched) for signature in (found, expected))
-        return f"it has {have}, the model's first variant has {want}"
+        return f"it has {have}, {of} has {want}"
     pairs = (
         ("inputs", found.inputs, expected.inputs),
         ("outputs", found.outputs, expected.outputs),
     )
     for kind, have_specs, want_specs in pairs:
         if sorted(have_specs, key=_name) != sorted(want_specs, key=_name):
-            return (
-                f"its {kind} are {_spell(have_specs)}, "
-                f"those of the model's first variant {_spell(want_specs)}"
-            )
+            return f"its {kind} are {_spell(have_specs)}, those of {of} {_spell(want_specs)}"
     return None
 
 

@@ -244,7 +244,8 @@ def test_a_new_version_takes_the_place_of_the_one_before(host, root):
         ),
         (
             lambda folder: save(onnx_models.relu(width=4), folder / "1/model.onnx"),
-            "its files have other inputs or outputs now, and wait for the agent's restart",
+            "its inputs are x float32[4], those of what is served x float32[3]; its files wait "
+            "for the agent's restart",
         ),
         (
             lambda folder: (folder / "model.yaml").write_text(NOT_HERE),
