@@ -66,6 +66,37 @@ except Unavailable as error:
     assert "Permission denied; only the user who runs edge_agent" in said
 
 
+def test_the_client_imports_no_other_packages_than_the_document_says(box):
+    program = """
+import asyncio, importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        allowed = {*sys.stdlib_module_names, "scheduler", "numpy", "msgpack", "uvloop"}
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(f"{name} is no package of the client")
+
+sys.meta_path.insert(0, Blocker())
+import scheduler
+from scheduler import *
+
+inputs = {"image": [[1.0, 2.0]]}
+with Client(sys.argv[1]) as client:
+    assert client.infer("m", inputs, deadline_ms=60_000)
+    assert list(client.map("m", [inputs], deadline_ms=60_000))
+    client.cancel(client.submit("m", inputs, deadline_ms=60_000))
+
+async def main():
+    async with AsyncClient(sys.argv[1]) as client:
+        assert await client.infer("m", inputs, deadline_ms=60_000)
+
+asyncio.run(main())
+print("done")
+"""
+    said = subprocess.check_output([sys.executable, "-c", program, box.url], text=True)
+    assert said == "done\n"
+
+
 def test_a_client_says_that_it_can_not_be_sent_to_another_process(client):
     with pytest.raises(TypeError, match="make one in each process"):
         pickle.dumps(client)
