@@ -11,6 +11,7 @@ from scheduler.cli.box import Url, box
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, print_json
 from scheduler.cli.tables import models_view
+from scheduler.client.tasks import Plan, Question
 from scheduler.core.names import did_you_mean
 from scheduler.errors import ModelNotFound
 
@@ -23,15 +24,29 @@ app = typer.Typer(add_completion=False)
         ("laxity models", "all of them"),
         ("laxity models digits", "one of them"),
         ("laxity models --json | jq '.models[].name'", "for scripts"),
+        ("laxity models digits --unload", "take it out of service at once"),
     ),
 )
 def models(
     name: Annotated[str | None, typer.Argument(help="Only this model.", show_default=False)] = None,
+    load: Annotated[
+        bool | None,
+        typer.Option(
+            "--load/--unload",
+            help="Accept requests for this model again, or refuse them until then or until the "
+            "scheduler restarts. Needs the scope admin.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """List what a box can run: inputs, outputs, variants, and their latency on each target."""
+    if load is not None and name is None:
+        raise typer.BadParameter("say which model, as in: laxity models digits --unload")
     with box(url) as client:
+        if load is not None:
+            client.carry_out(_command("load" if load else "unload", str(name)))
         found = client.models()
     listed, problems = found["models"], found["problems"]
     if name is not None:
@@ -41,6 +56,10 @@ def models(
         print_json({"models": listed, "problems": problems})
     else:
         Console().print(models_view(listed, problems))
+
+
+def _command(kind: str, model: str) -> Plan:
+    yield Question(kind, {"model": model})
 
 
 def model_called(name: str, found: dict[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,8 @@ def _model(model: Answer) -> Iterator[RenderableType]:
     if model.get("description"):
         title.append(f"  {model['description']}", style="not bold dim")
     yield title
+    if not model.get("loaded", True):
+        yield Text("unloaded: requests for it are refused", style="yellow")
     yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
     yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
     targets = [target for variant in model["variants"] for target in variant["targets"]]

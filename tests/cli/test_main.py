@@ -181,7 +181,10 @@ class Box(FakeBox):
 
     def take(self, peer: Peer, header: wire.Header) -> None:
         answers = {"models": {"models": [DIGITS, PAIR], "problems": PROBLEMS}, "status": STATUS}
-        if header["t"] in answers:
+        if header["t"] in ("load", "unload"):
+            self.note(peer, header)
+            peer.send({"t": "reply", "id": header["id"], "value": None})
+        elif header["t"] in answers:
             peer.send({"t": "reply", "id": header["id"], "value": answers[header["t"]]})
         else:
             super().take(peer, header)
@@ -564,6 +567,17 @@ class TestModels:
         found = json.loads(laxity("models", "pair", "--json")[1])
         assert [model["name"] for model in found["models"]] == ["pair"]
         assert found["problems"] == []
+
+    def test_one_is_taken_out_of_service_and_put_back(self, box, laxity, monkeypatch):
+        for option, loaded in (("--unload", False), ("--load", True)):
+            monkeypatch.setitem(DIGITS, "loaded", loaded)
+            status, out, _ = laxity("models", "digits", option)
+            assert status == 0
+            assert ("unloaded: requests for it are refused" in out) is not loaded
+            ((_, asked),) = box.messages(option.strip("-"))
+            assert asked["model"] == "digits"
+        status, _, err = laxity("models", "--unload")
+        assert (status, "say which model" in err) == (2, True)
 
     def test_a_name_that_is_nearly_right(self, box, laxity):
         status, out, err = laxity("models", "digit")
