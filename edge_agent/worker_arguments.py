@@ -44,7 +44,13 @@ def device_spec(device: DeviceConfig) -> DeviceSpec:
         device.stuck_after_s,
     )
     return DeviceSpec(
-        device.id, device.kind, device.cores, device.runtimes, dict(device.options), limits
+        device.id,
+        device.kind,
+        device.cores,
+        device.runtimes,
+        dict(device.options),
+        limits,
+        device.models,
     )
 
 

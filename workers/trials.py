@@ -70,6 +70,8 @@ class RuntimeTrials:
 
     def candidates(self, model: Model, variant: Variant) -> list[Runtime]:
         """The runtimes to try on a variant."""
+        if not self._device.may_serve(model.name):
+            return []
         return [
             runtime
             for runtime in self._runtimes.values()
@@ -103,7 +105,8 @@ class RuntimeTrials:
     def _choose(self, case: Case, note: Note) -> Choice | None:
         candidates = self.candidates(case.model, case.variant)
         if not candidates:
-            self._loader.report(case, "*", self._why_none(case))
+            if self._device.may_serve(case.model.name):
+                self._loader.report(case, "*", self._why_none(case))
             return None
         if self._loader.is_exchanged(case) or self._loader.lacks_room(case):
             return None

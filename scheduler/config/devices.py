@@ -39,6 +39,9 @@ class DeviceConfig(Section):
     """Settings for the runtimes: which GPU, how much of it (docs/hardware.md), or an emulated
     device's latency profile."""
 
+    models: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
+    """The only models that may run on the device, by name or as patterns like line-*."""
+
     nice: Annotated[int, Field(strict=True, ge=0, le=19)] = 0
     """The niceness of the device's worker: 0 is the highest priority, 19 the lowest."""
 

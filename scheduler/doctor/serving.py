@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from scheduler.address import Address, spoken
+from scheduler.config.devices import DeviceConfig
+from scheduler.core.names import did_you_mean
 from scheduler.core.signature import shape_text
 from scheduler.doctor.findings import NO_START, Finding, Surroundings
 from scheduler.doctor.machine import is_of_a_box
@@ -50,12 +53,32 @@ def check_models(around: Surroundings) -> Iterator[Finding]:
                 "of any other are predicted badly",
             )
     names = sorted(repository.models)
+    yield from _placed(around.config.listed_devices, names)
     if names:
-        named = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} models"
-        yield Finding("models", "good", f"{root}: {named} can be read")
+        yield Finding("models", "good", f"{root}: {_some(names)} can be read")
     elif not repository.problems:
         remedy = "a model is a folder with a model.yaml, or with 1/model.onnx"
         yield Finding("models", "warning", f"{root}: no model found", remedy)
+
+
+def _placed(devices: Sequence[DeviceConfig], names: Sequence[str]) -> Iterator[Finding]:
+    """Finds devices that list models that are not there, and models that no device lists."""
+    left = set(names)
+    for device in devices:
+        for pattern in device.models:
+            found = {name for name in names if fnmatchcase(name, pattern)}
+            left -= found
+            if names and not found:
+                told = f"{device.id} lists {pattern} under models, and there is no such model"
+                hint = did_you_mean(pattern, names, "change it, or add the model")
+                yield Finding("models", "warning", told, hint)
+    if devices and left:
+        remedy = "list them under models of a device, or remove them"
+        yield Finding("models", "warning", f"{_some(left)} may run on no device", remedy)
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)) if len(names) <= _NAMED else f"{len(names)} models"
 
 
 def check_cores(around: Surroundings) -> Iterator[Finding]:

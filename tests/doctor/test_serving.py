@@ -62,6 +62,19 @@ def test_a_model_that_is_measured_at_size_1_is_named(tmp_path: Path) -> None:
     assert good.level == "good"
 
 
+def test_models_and_the_devices_that_list_them_have_to_match(tmp_path: Path) -> None:
+    for name in ("face", "speech", "line-1"):
+        save(relu(), tmp_path / "models" / name / "1" / "model.onnx")
+    devices = [{"id": "cpu:0", "models": ["face"]}, {"id": "cpu:1", "models": ["line-*", "spech"]}]
+    unknown, left, good = check_models(around(tmp_path, devices=devices))
+    assert levels([unknown, left, good]) == ["warning", "warning", "good"]
+    assert unknown.message == "cpu:1 lists spech under models, and there is no such model"
+    assert unknown.remedy == "did you mean 'speech'?"
+    assert left.message == "speech may run on no device"
+    devices.append({"id": "cpu:2"})
+    assert levels(list(check_models(around(tmp_path, devices=devices)))) == ["warning", "good"]
+
+
 def test_without_a_configuration_no_models_are_missed(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (found,) = check_models(Surroundings(Config(), ()))

@@ -222,6 +222,20 @@ def test_files_that_were_only_touched_replace_nothing(host, root):
     assert host.repository.models["first"] is before
 
 
+def test_a_device_takes_note_of_models_that_it_does_not_list(root, add, tmp_path):
+    add("first", onnx_models.relu())
+    spec = DeviceSpec("cpu:0", "cpu", models=("first",))
+    host = DeviceHost(spec, root, tmp_path / "state", 2, QUICK)
+    list(host.prepare())
+    for width in (3, 4):
+        add("second", onnx_models.relu(width=width))
+        assert looks(host) == [False, True]
+        assert added(host) == []
+        assert host.repository.models["second"].signature.inputs[0].shape == (width,)
+        assert (told(host), host.problems) == ([], [])
+    host.close()
+
+
 def test_a_new_version_takes_the_place_of_the_one_before(host, root):
     save(onnx_models.times(3), root / "first/2/model.onnx")
     assert looks(host) == [False, True]

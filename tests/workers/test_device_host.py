@@ -419,6 +419,19 @@ def test_a_model_that_nothing_may_run_is_a_problem(start, add):
     assert "model.yaml allows emulated" in problem.reason
 
 
+def test_a_device_serves_only_the_models_that_it_lists(start_on, add):
+    for name in ("relu", "line-1", "line-2", "other"):
+        add(name, onnx_models.relu())
+    host = start_on(DeviceSpec("cpu:0", "cpu", models=("relu", "line-*")), 4)
+    steps: list[tuple[int, int]] = []
+
+    offers = host.prepare(lambda done, total, text: steps.append((done, total)))
+    assert sorted(offer.model for offer in offers) == ["line-1", "line-2", "relu"]
+    assert steps[-1][0] == steps[-1][1]
+    assert "other" in host.repository.models  # what it takes is known all the same
+    assert host.problems == []
+
+
 def prepare(host: DeviceHost) -> tuple[list[Offer], list[str]]:
     texts: list[str] = []
     return list(host.prepare(lambda done, total, text: texts.append(text))), texts

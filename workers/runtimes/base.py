@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -51,6 +52,7 @@ class DeviceSpec:
         options: Settings for the runtimes: those of `workers.device_options`, or the latency
             profile of an emulated device.
         limits: What its process may use of the box.
+        models: The only models that it may serve, as patterns.
     """
 
     id: str
@@ -59,6 +61,11 @@ class DeviceSpec:
     runtimes: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     limits: Limits = field(default_factory=Limits)
+    models: tuple[str, ...] = ("*",)
+
+    def may_serve(self, model: str) -> bool:
+        """Whether a model may run on it."""
+        return any(fnmatchcase(model, name) for name in self.models)
 
 
 class DeviceError(ValueError):
