@@ -14,12 +14,13 @@ from copy import copy
 from typing import Any
 
 from scheduler import wire
+from scheduler.address import parse_address
 from scheduler.client.call import Call
 from scheduler.client.connection import Connection, OnFrame, wait_closed
 from scheduler.client.deadlines import Deadlines
 from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
-from scheduler.client.large_calls import LARGE_BYTES, LargeCalls
+from scheduler.client.large_calls import LARGE_BYTES, LARGE_BYTES_TCP, LargeCalls
 from scheduler.client.late_endings import expired, in_callers_terms, lost_ns, too_late
 from scheduler.client.lent_memory import borrowed
 from scheduler.client.tls import Tls
@@ -56,9 +57,16 @@ class Exchange:
         url: str,
         token: str | None,
         tls: Tls | None = None,
-        large_bytes: float = LARGE_BYTES,
+        large_bytes: float | None = None,
     ) -> None:
         """Connects on the first call or on `connect`.
+
+        Args:
+            loop: The loop on which it lives.
+            url: The daemon's address.
+            token: Shown to the daemon.
+            tls: For a `tls://` address.
+            large_bytes: Bodies of more bytes than this are large; None for what suits the address.
 
         Raises:
             AddressError: The URL is not a valid address of a daemon.
@@ -72,6 +80,9 @@ class Exchange:
         self._connections: set[Connection] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
+        if large_bytes is None:
+            is_local = parse_address(url).path is not None
+            large_bytes = LARGE_BYTES if is_local else LARGE_BYTES_TCP
         self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
         self.closed = False
         self.losses = 0

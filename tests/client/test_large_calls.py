@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler import Client, wire
-from scheduler.client.large_calls import LARGE_BYTES
+from scheduler.client.large_calls import LARGE_BYTES, LARGE_BYTES_TCP
 from tests.fake_box import Peer, ignore, image
 from tests.waiting import PATIENCE_S
 
@@ -50,6 +50,20 @@ def test_small_requests_do_not_wait_behind_a_large_one(box):
         assert not large.done()
         box.loop.call_soon_threadsafe(peer.transport.resume_reading)
         assert np.array_equal(large.result()["image"], LARGE["image"])
+
+
+def test_what_is_large_is_less_over_tcp_than_over_a_unix_socket(box, client):
+    frame = {"image": np.zeros(LARGE_BYTES_TCP // 4 + 1, np.float32)}
+    server = box.run(box.loop.create_server(lambda: Peer(box), "127.0.0.1", 0))
+    host, port = server.sockets[0].getsockname()
+    with Client(f"tcp://{host}:{port}") as by_tcp:
+        for each in (client, by_tcp):
+            each.infer("digits", image(1), deadline_ms=MINUTE_MS)
+            each.infer("digits", frame, deadline_ms=MINUTE_MS)
+    box.loop.call_soon_threadsafe(server.close)
+    (first, _), (second, _), (third, _), (fourth, _) = box.messages("infer")
+    assert second is first
+    assert fourth is not third
 
 
 def test_small_requests_do_not_wait_behind_a_large_answer_of_a_model_known_for_it(box, client):
