@@ -35,6 +35,7 @@ from scheduler.config.box import Config
 from scheduler.config.devices import DeviceConfig
 from scheduler.daemon.actor import LISTENING, SchedulerActor, SchedulerProcess
 from scheduler.files import replace_file
+from scheduler.ingress.secret_files import LastGood, groups_of
 from workers.actor import DeviceWorker, WorkerProcess
 from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
@@ -72,7 +73,12 @@ class Agent:
         """Start Ray and the actors; the doors are open when this returns."""
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
-        _check(config, config_file, self.devices, hardware)
+        self._last_good = LastGood(config.state_dir)
+        usable, broken = self._last_good.usable(config)
+        for name, problem in broken:
+            told = f"{name}: what was last in use stays until this is mended: {problem}"
+            print(told, file=sys.stderr, flush=True)
+        _check(usable, config_file, self.devices, hardware)
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Without it, workers report their
             # fallback.
@@ -212,6 +218,7 @@ class Agent:
     def stop(self) -> None:
         """End every process at once."""
         self._stop_for_good()
+        self._last_good.forget()  # at the next start somebody is there to read what is wrong
         ended = _started()
         if self._doors is not None:
             self._doors.stop()
@@ -253,11 +260,8 @@ def _started() -> set[int]:
 
 def _read_again(config: Config, file: Path | None) -> list[Path]:
     """The files that are read again when they change."""
-    tls = config.tls
-    certificates = (tls.cert, tls.key, tls.client_ca) if tls is not None else ()
-    shown = config.neighbours.token_file if config.neighbours is not None else None
-    tokens = (config.token_file, config.tenants_file, shown)
-    return [path for path in (file, *tokens, *certificates) if path]
+    named = [path for group in groups_of(config) for path in group.files.values()]
+    return [*([file] if file is not None else []), *dict.fromkeys(named)]
 
 
 def _check(

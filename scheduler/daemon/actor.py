@@ -40,6 +40,7 @@ from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
+from scheduler.ingress.secret_files import LastGood
 from scheduler.ingress.unix_door import UnixDoor
 from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.result import Result
@@ -100,6 +101,8 @@ class SchedulerProcess:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
         self._live = LiveConfig(config, config_file, over, door_socket.parent)
+        self._last_good = LastGood(config.state_dir)
+        self._has_file = config_file is not None
         self._not_taken_secrets: list[str] = []
         self._listening_file = door_socket.with_name(LISTENING)
         self._addresses: list[str] = []
@@ -109,7 +112,8 @@ class SchedulerProcess:
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
-        self._wait(self._open(links, door_socket))
+        self._wait(self._open(self._usable(), links, door_socket))
+        threading.Thread(target=self._keep_usable, name="last good", daemon=True).start()
         watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
@@ -139,7 +143,8 @@ class SchedulerProcess:
         Tokens and certificates are applied before this returns. The policy is loaded in another
         thread, in the background, because its imports may take seconds.
         """
-        self._wait(self._take_secrets())
+        self._wait(self._take_secrets(self._usable()))
+        self._keep_usable()
         self._live.read_again(self._driver, self._loop)
 
     @ray.method(max_task_retries=0)
@@ -166,8 +171,7 @@ class SchedulerProcess:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result()
 
-    async def _open(self, links: Mapping[str, Path], door_socket: Path) -> None:
-        config = self._live.config
+    async def _open(self, config: Config, links: Mapping[str, Path], door_socket: Path) -> None:
         limits = config.limits
         first, lacking = self._live.first_policy()
         policy = FALLBACK if lacking else NamedPolicy(config.policy.name, config.policy.options)
@@ -230,11 +234,22 @@ class SchedulerProcess:
                 raise no_listening(address, error) from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _take_secrets(self) -> None:
-        config, self._not_taken_secrets = self._live.config, []
-        if self._tls is not None:
+    def _usable(self) -> Config:
+        """The configuration, with the last usable content of its files that are broken."""
+        self._not_taken_secrets = []
+        usable, broken = self._last_good.usable(self._live.config)
+        for name, problem in broken:
+            self._take_not(name, problem)
+        return usable
+
+    def _keep_usable(self) -> None:
+        if self._has_file:  # replicas of a cloud application share a state folder
+            self._last_good.keep(self._live.config)
+
+    async def _take_secrets(self, config: Config) -> None:
+        if self._tls is not None and config.tls is not None:
             try:
-                self._tls.read_again()
+                self._tls.read_again(config.tls)
             except ConfigError as error:
                 self._take_not("certificates", error)
         try:

@@ -34,17 +34,17 @@ class DoorContext(ssl.SSLContext):
 
     def __init__(self, tls: TlsConfig, alpn: Sequence[str] = ()) -> None:
         """Reads the files."""
-        self._tls, self._alpn = tls, alpn
-        self.read_again()
+        self._alpn = alpn
+        self.read_again(tls)
 
-    def read_again(self) -> None:
-        """Reads the files again.
+    def read_again(self, tls: TlsConfig) -> None:
+        """Reads the files again, which may have other names now.
 
         Raises:
             ConfigError: A file can't be read, or is not what it should be. Handshakes then keep
                 using what was read before.
         """
-        self._latest = server_context(self._tls, self._alpn)
+        self._latest = server_context(tls, self._alpn)
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begins a handshake; event loops call this for each connection."""

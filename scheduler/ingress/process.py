@@ -27,6 +27,7 @@ import structlog
 import uvloop
 
 from scheduler.config.box import Config
+from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError
 from scheduler.daemon.lasting import start_task
 from scheduler.daemon.logs import set_up_logging
@@ -35,6 +36,7 @@ from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.ingress.secret_files import LastGood
 from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
@@ -77,7 +79,7 @@ class Door(Protocol):
     async def open(self) -> None:
         """Starts to listen."""
 
-    def reload(self, access: Access) -> None:
+    def reload(self, access: Access, tls: TlsConfig | None) -> None:
         """Applies new access rules, and reads certificates again."""
 
     async def drain(self, seconds: float) -> None:
@@ -118,8 +120,9 @@ async def _serve(spec: DoorSpec, config: Config) -> None:
         config.log.level,
         config.limits.body_mb * 10**6,
     )
+    usable = _usable(config)
     try:
-        door = _door(spec, config, service, load_access(config.token_file, config.tenants_file))
+        door = _door(spec, usable, service, load_access(usable.token_file, usable.tenants_file))
         await door.open()
     except (ConfigError, OSError) as error:  # such as a token that is just being replaced
         log.error("a door can't open", door=spec.kind, error=str(error))
@@ -169,10 +172,20 @@ async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
     while True:
         await asked.wait()
         asked.clear()
+        usable = _usable(config)
         try:
-            door.reload(load_access(config.token_file, config.tenants_file))
+            door.reload(load_access(usable.token_file, usable.tenants_file), usable.tls)
         except (ConfigError, OSError) as error:
             log.error("tokens and certificates not applied", error=str(error))
+
+
+def _usable(config: Config) -> Config:
+    """The configuration, with the last usable content of a door's files that are broken."""
+    own = config.model_copy(update={"cloud": (), "neighbours": None})
+    usable, broken = LastGood(config.state_dir).usable(own)
+    for name, problem in broken:
+        log.error(f"{name} not applied", error=str(problem))
+    return usable
 
 
 def _agent_gone() -> None:

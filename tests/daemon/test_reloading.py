@@ -127,3 +127,55 @@ def test_with_mistakes_in_the_file_the_next_scheduler_goes_on_with_the_last_one(
     command = [sys.executable, "-c", LIVES, str(file)]
     lives = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert lives.stdout.splitlines()[-1] == "edf 1"
+
+
+BROKEN = """
+import sys
+from pathlib import Path
+from scheduler.config.box import load_config
+from scheduler.daemon.actor import SchedulerProcess
+
+file, token = map(Path, sys.argv[1:])
+config = load_config(file)
+
+
+def life():
+    return SchedulerProcess(config, file, {}, {}, (), file.with_name("doors"))
+
+
+first = life()
+token.write_text("a token that was replaced since")
+first.reload()
+token.write_text("half")
+first.reload()
+print(len(first._not_taken_secrets))
+first.drain(0)
+second = life()
+known = second._door.rules.access.by_token(sys.stdin.read())
+print(len(second._not_taken_secrets), known.name)
+token.write_text(token.name * 10)
+second.reload()
+print(second._not_taken_secrets)
+second.drain(0)
+"""
+
+
+def test_with_a_mistake_in_the_tokens_the_next_scheduler_goes_on_with_the_last_ones(
+    tmp_path: Path,
+):
+    file, token = tmp_path / "edge.yaml", tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("the first token of the box")
+    listen = f"{{native: 'unix://{tmp_path}/s'}}"
+    file.write_text(f"state_dir: state\ntoken_file: token\nlisten: {listen}\n")
+    command = [sys.executable, "-c", BROKEN, str(file), str(token)]
+    (tmp_path / "state").mkdir()
+    lives = subprocess.run(
+        command,
+        input="a token that was replaced since",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert [line for line in lives.stdout.splitlines() if line[0] != "{"] == ["1", "1 owner", "[]"]

@@ -541,14 +541,24 @@ def test_what_an_actor_lacks_when_it_is_brought_back_may_come_later(special: Liv
     agent = special.current()
     load = Load(agent.url, token=TOKEN)
     load.wait_for_result_after(0)
-    for actor, said, lacks in (
-        ("WorkerProcess", "model repository ", agent.folder / "models"),
-        ("SchedulerProcess", "", agent.folder / "token"),
-    ):
-        with away(lacks):
-            os.kill(agent.pid_of(actor), signal.SIGKILL)
-            eventually(partial(says, agent, f"can't start again: {said}{lacks}: "))
+    lacks = agent.folder / "models"
+    with away(lacks):
+        os.kill(agent.pid_of("WorkerProcess"), signal.SIGKILL)
+        eventually(partial(says, agent, f"can't start again: model repository {lacks}: "))
+    load.wait_for_result_after(time.monotonic())
+    load.finish()
+
+
+def test_what_ends_while_a_token_is_away_is_brought_back_with_the_last_one(special: Lives) -> None:
+    agent = special.current()
+    load = Load(agent.url, token=TOKEN)
+    load.wait_for_result_after(0)
+    with away(agent.folder / "token"):
+        os.kill(agent.pid_of("SchedulerProcess"), signal.SIGKILL)
+        eventually(partial(says, agent, "tokens not applied"))
         load.wait_for_result_after(time.monotonic())
+        with Client(agent.url, token=TOKEN) as client:
+            assert str(agent.folder / "token") in client.status()["not_taken_over"][0]
     load.finish()
 
 

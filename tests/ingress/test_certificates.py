@@ -108,10 +108,10 @@ def test_a_new_certificate_without_its_key_takes_nothing_from_the_old_one(files,
     before = Caller().handshake(context)
     copied["own.pem"].write_bytes((files / "other.pem").read_bytes())
     with pytest.raises(ConfigError, match="its own key"):
-        context.read_again()
+        context.read_again(tls)
     assert Caller().handshake(context) == before
     copied["own.key"].write_bytes((files / "other.key").read_bytes())
-    context.read_again()
+    context.read_again(tls)
     assert Caller().handshake(context) != before
 
 
@@ -127,7 +127,7 @@ def test_who_was_signed_by_an_authority_that_was_removed_is_refused(files, tmp_p
     known = Caller(ours.issue_cert("arm-7.example"), version)
     known.handshake(context)
     another.cert_pem.write_to_path(trusted)
-    context.read_again()
+    context.read_again(tls)
     for session in (known.session, None):
         known.session = session
         with pytest.raises(ssl.SSLError):

@@ -116,7 +116,7 @@ def test_every_address_takes_new_certificates(tmp_path: Path) -> None:
             assert await let_in(ours) == [True, True]
             another = trustme.CA()
             another.cert_pem.write_to_path(tmp_path / "ca.pem")
-            door.reload(Access(()))
+            door.reload(Access(()), tls)
             assert await let_in(ours) == [False, False]
             assert await let_in(another) == [True, True]
 

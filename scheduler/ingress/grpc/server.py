@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 from scheduler.config.box import Config
 from scheduler.config.doors import TlsConfig
 from scheduler.daemon.lasting import start_task
-from scheduler.ingress.certificates import HANDSHAKE_S
+from scheduler.ingress.certificates import HANDSHAKE_S, server_context
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService
 from scheduler.ingress.grpc.reading import Places, Reading
@@ -124,11 +124,19 @@ class GrpcServer:
         reflection.enable_server_reflection((inference, health, reflection.SERVICE_NAME), server)
         return server
 
-    def reload(self, access: Access) -> None:
-        """Applies new access rules; later handshakes use the current certificate files."""
+    def reload(self, access: Access, tls: TlsConfig | None) -> None:
+        """Applies new access rules; later handshakes use what the certificate files hold now.
+
+        Raises:
+            ConfigError: A certificate file is not what it should be; handshakes go on as before.
+        """
         self._callers.access = access
+        if tls is None:
+            return
+        server_context(tls)  # gRPC itself would find mistakes only at a handshake
+        self._tls = tls
         for certificates in self._certificates:
-            certificates.changed = True
+            certificates.read_again(tls)
 
     async def drain(self, seconds: float) -> None:
         """Starts nothing new, and waits for calls in flight, at most so many seconds."""
@@ -142,27 +150,29 @@ class _Certificates:
 
     def __init__(self, tls: TlsConfig) -> None:
         self._tls = tls
-        self.changed = False
+        self._fresh: Any = None
 
     def credentials(self) -> Any:
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(),
+            _configuration(self._tls),
             self._fetch,
             require_client_authentication=self._tls.client_ca is not None,
         )
 
+    def read_again(self, tls: TlsConfig) -> None:
+        """Takes what is in the files now, for the handshakes from then on."""
+        self._fresh = _configuration(tls)
+
     def _fetch(self) -> Any:
         """Called before each handshake; None keeps the current certificates."""
-        if not self.changed:
-            return None
-        self.changed = False
-        return self._configuration()
+        fresh, self._fresh = self._fresh, None
+        return fresh
 
-    def _configuration(self) -> Any:
-        tls = self._tls
-        pair = tls.key.read_bytes(), tls.cert.read_bytes()
-        roots = tls.client_ca.read_bytes() if tls.client_ca is not None else None
-        return grpc.ssl_server_certificate_configuration([pair], roots)
+
+def _configuration(tls: TlsConfig) -> Any:
+    pair = tls.key.read_bytes(), tls.cert.read_bytes()
+    roots = tls.client_ca.read_bytes() if tls.client_ca is not None else None
+    return grpc.ssl_server_certificate_configuration([pair], roots)
 
 
 def _options(config: Config) -> list[tuple[str, int]]:

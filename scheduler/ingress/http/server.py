@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
 from scheduler.config.box import Config
+from scheduler.config.doors import TlsConfig
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
@@ -61,11 +62,15 @@ class HttpServer:
                 )
             self._servers.append(server)
 
-    def reload(self, access: Access) -> None:
-        """Applies new access rules; later handshakes use the current certificate files."""
+    def reload(self, access: Access, tls: TlsConfig | None) -> None:
+        """Applies new access rules; later handshakes use what the certificate files hold now.
+
+        Raises:
+            ConfigError: A certificate file is not what it should be; handshakes go on as before.
+        """
         self._door.access = access
-        if self._context is not None:
-            self._context.read_again()
+        if self._context is not None and tls is not None:
+            self._context.read_again(tls)
 
     async def drain(self, seconds: float) -> None:
         """Stops listening, and waits for the last answers, at most so many seconds."""

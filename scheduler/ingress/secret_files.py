@@ -1,0 +1,226 @@
+"""The files of tokens and certificates: what is wrong with them, and their last usable content.
+
+A running process keeps what it has read when a file breaks, for example half-written by whatever
+manages the configuration. One that starts meanwhile, because its predecessor crashed, has only the
+copies that are made here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from scheduler.config.box import Config
+from scheduler.config.cloud import CloudConfig, CloudTlsConfig
+from scheduler.config.doors import TlsConfig
+from scheduler.config.problems import ConfigError
+from scheduler.files import replace_file, sync_folder
+from scheduler.ingress.certificates import server_context
+from scheduler.tenants import load_access, read_token
+
+Files = Mapping[str, Path]
+
+
+class FileGroup(NamedTuple):
+    """Files that can only be used together.
+
+    Attributes:
+        name: What they are, for people.
+        files: Their paths, by the key in their section of the configuration.
+        check: Yields what is wrong with such files, as far as those that it gets tell.
+        put: Returns a configuration with other such files.
+    """
+
+    name: str
+    files: dict[str, Path]
+    check: Callable[[Files], Iterator[ConfigError]]
+    put: Callable[[Config, Files], Config]
+
+    def problems(self, readable: Callable[[Path], bool] = lambda path: True) -> list[ConfigError]:
+        """What is wrong with those of the files that are to be read."""
+        return list(self.check({key: path for key, path in self.files.items() if readable(path)}))
+
+
+def groups_of(config: Config) -> list[FileGroup]:
+    """All such files that a configuration names."""
+    named = {"token_file": config.token_file, "tenants_file": config.tenants_file}
+    found = [FileGroup("tokens", _given(named), _wrong_tokens, _put_tokens)]
+    if (tls := config.tls) is not None:
+        named = {"cert": tls.cert, "key": tls.key, "client_ca": tls.client_ca}
+        found.append(FileGroup("certificates", _given(named), _wrong_certificates, _put_tls))
+    if (boxes := config.neighbours) is not None:
+        shown = _given({"token_file": boxes.token_file or config.token_file})
+        found.append(FileGroup("token for other boxes", shown, _wrong_shown, _put_shown))
+    for cloud in config.cloud:
+        files = {**_given({"token_file": cloud.token_file}), **_tls_files(cloud)}
+        check, put = partial(_wrong_cloud, cloud), partial(_put_cloud, cloud.name)
+        found.append(FileGroup(f"files of cloud {cloud.name}", files, check, put))
+    return [group for group in found if group.files]
+
+
+class LastGood:
+    """Copies of the files' last usable content, in a folder that only this user can enter.
+
+    The scheduler makes them; an agent that stops in an orderly way removes them.
+
+    Args:
+        state_dir: The box's state folder.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        """Reads and writes nothing yet."""
+        self._folder = state_dir / "last_good"
+        self._writing = threading.Lock()
+
+    def usable(self, config: Config) -> tuple[Config, list[tuple[str, ConfigError]]]:
+        """The configuration with the copies in place of files that can't be used.
+
+        Returns:
+            The configuration, in which files that can't be used stay where there is no copy, and
+            what is wrong with those that were replaced, with the name of their group.
+        """
+        replaced = []
+        for group in groups_of(config):
+            if not (problems := group.problems()):
+                continue
+            copies = self._copies(group)
+            if all(map(os.path.exists, copies.values())) and not any(group.check(copies)):
+                config = group.put(config, copies)
+                replaced += [(group.name, problem) for problem in problems]
+        return config, replaced
+
+    def keep(self, config: Config) -> None:
+        """Copies the files that can be used now; the copies of others stay.
+
+        Where a copy can't be written, as on a full disk, there is none afterwards: an old one might
+        let in somebody who has been shut out since.
+        """
+        groups = groups_of(config)
+        with self._writing:
+            wanted = {self._place(group).name for group in groups}
+            for other in self._folder.glob("*"):
+                if other.name not in wanted:
+                    shutil.rmtree(other, ignore_errors=True)
+            for group in groups:
+                if not group.problems():
+                    self._copy(group)
+
+    def forget(self) -> None:
+        """Removes all copies."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _copy(self, group: FileGroup) -> None:
+        place = self._place(group)
+        fresh = place.with_name(f"{place.name}.new")
+        try:
+            now = {key: path.read_bytes() for key, path in group.files.items()}
+        except OSError:  # it has just gone
+            return
+        with suppress(OSError):
+            if {key: path.read_bytes() for key, path in self._copies(group).items()} == now:
+                return
+        try:
+            shutil.rmtree(fresh, ignore_errors=True)
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            fresh.mkdir(mode=0o700)
+            for key, content in now.items():
+                replace_file(fresh / key, content, durable=True, mode=0o600)
+            if any(group.check({key: fresh / key for key in now})):  # written to meanwhile
+                return
+            # In two steps, so that a certificate is never beside another one's key.
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.rename(place)
+            sync_folder(self._folder)
+        except OSError:
+            shutil.rmtree(place, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    def _copies(self, group: FileGroup) -> dict[str, Path]:
+        place = self._place(group)
+        return {key: place / key for key in group.files}
+
+    def _place(self, group: FileGroup) -> Path:
+        """The folder of a group's copies; files of other names have another one."""
+        paths = "\n".join(f"{key} {path}" for key, path in group.files.items())
+        mark = hashlib.blake2b(paths.encode(), digest_size=8).hexdigest()
+        return self._folder / f"{group.name.replace(' ', '-')}-{mark}"
+
+
+def _tls_files(cloud: CloudConfig) -> dict[str, Path]:
+    tls = cloud.tls
+    return _given({"ca": tls.ca, "cert": tls.cert, "key": tls.key})
+
+
+def _given(named: Mapping[str, Path | None]) -> dict[str, Path]:
+    return {key: path for key, path in named.items() if path is not None}
+
+
+def _raised(check: Callable[[], object]) -> Iterator[ConfigError]:
+    try:
+        check()
+    except ConfigError as error:
+        yield error
+
+
+def _wrong_tokens(files: Files) -> Iterator[ConfigError]:
+    token, tenants = files.get("token_file"), files.get("tenants_file")
+    alone = [
+        *_raised(lambda: load_access(token, None)),
+        *_raised(lambda: load_access(None, tenants)),
+    ]
+    yield from alone or _raised(lambda: load_access(token, tenants))
+
+
+def _put_tokens(config: Config, files: Files) -> Config:
+    return config.model_copy(update=dict(files))
+
+
+def _wrong_certificates(files: Files) -> Iterator[ConfigError]:
+    if files.keys() >= {"cert", "key"}:
+        yield from _raised(lambda: server_context(TlsConfig(**files)))
+
+
+def _put_tls(config: Config, files: Files) -> Config:
+    return config.model_copy(update={"tls": TlsConfig(**files)})
+
+
+def _wrong_shown(files: Files) -> Iterator[ConfigError]:
+    for path in files.values():
+        yield from _raised(partial(read_token, path))
+
+
+def _put_shown(config: Config, files: Files) -> Config:
+    assert config.neighbours is not None
+    neighbours = config.neighbours.model_copy(update=dict(files))
+    return config.model_copy(update={"neighbours": neighbours})
+
+
+def _wrong_cloud(cloud: CloudConfig, files: Files) -> Iterator[ConfigError]:
+    from scheduler.daemon.cloud.dialing import ssl_context, token_to_show  # most have no cloud
+
+    changed = _with_files(cloud, files)
+    if changed.token_file is not None:
+        yield from _raised(partial(token_to_show, changed.token_file))
+    if cloud.is_secure and _tls_files(cloud).keys() <= files.keys():
+        yield from _raised(partial(ssl_context, changed))
+
+
+def _put_cloud(name: str, config: Config, files: Files) -> Config:
+    clouds = tuple(
+        _with_files(cloud, files) if cloud.name == name else cloud for cloud in config.cloud
+    )
+    return config.model_copy(update={"cloud": clouds})
+
+
+def _with_files(cloud: CloudConfig, files: Files) -> CloudConfig:
+    own = {key: path for key, path in files.items() if key != "token_file"}
+    update = {"token_file": files.get("token_file"), "tls": CloudTlsConfig(**own)}
+    return cloud.model_copy(update=update)

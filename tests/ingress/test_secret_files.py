@@ -1,0 +1,197 @@
+"""The last usable content of the files of tokens and certificates, while these are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from scheduler.config.box import Config, load_config
+from scheduler.ingress import secret_files
+from scheduler.ingress.certificates import server_context
+from scheduler.ingress.process import _usable
+from scheduler.ingress.secret_files import LastGood
+from scheduler.tenants import hash_of, load_access, new_token, read_token
+
+TOKEN, CAMERA = new_token(), new_token()
+
+BOX = """
+listen: {native: "tls://127.0.0.1:0"}
+state_dir: state
+token_file: token
+tenants_file: tenants.yaml
+tls: {cert: own.pem, key: own.key}
+neighbours: {name: box-a, token_file: shown}
+cloud: [{name: eu, url: "grpcs://infer.example:443", token_file: eu.token, tls: {ca: ca.pem}}]
+"""
+
+
+def write(path: Path, text: str) -> None:
+    path.touch(0o600)
+    path.write_text(text)
+
+
+def renew(folder: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    pair = authority.issue_cert("127.0.0.1")
+    pair.private_key_pem.write_to_path(folder / "own.key")
+    pair.cert_chain_pems[0].write_to_path(folder / "own.pem")
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Config:
+    write(tmp_path / "edge.yaml", BOX)
+    write(tmp_path / "token", TOKEN)
+    write(tmp_path / "shown", TOKEN)
+    write(tmp_path / "eu.token", TOKEN)
+    tenants = f'tenants: [{{name: camera, tokens: ["{hash_of(CAMERA)}"]}}]'
+    write(tmp_path / "tenants.yaml", tenants)
+    renew(tmp_path)
+    config = load_config(tmp_path / "edge.yaml")
+    config.state_dir.mkdir()
+    return config
+
+
+def lets_in(config: Config, token: str) -> str:
+    return load_access(config.token_file, config.tenants_file).by_token(token).name
+
+
+def shown(config: Config) -> str:
+    assert config.neighbours is not None
+    assert config.neighbours.token_file is not None
+    return read_token(config.neighbours.token_file)
+
+
+def of_cloud(config: Config) -> tuple[str, bytes]:
+    (cloud,) = config.cloud
+    assert cloud.token_file is not None
+    assert cloud.tls.ca is not None
+    return cloud.token_file.read_text(), cloud.tls.ca.read_bytes()
+
+
+BREAKS: dict[str, Callable[[Path], object]] = {
+    "tokens": lambda box: write(box / "tenants.yaml", "tenants: [{name: camera, tokens: ["),
+    "certificates": lambda box: write(box / "own.pem", "-----BEGIN CERT"),
+    "token for other boxes": lambda box: (box / "shown").unlink(),
+    "files of cloud eu": lambda box: (box / "eu.token").chmod(0o644),
+}
+
+
+def test_where_all_files_are_fine_none_is_replaced(box: Config) -> None:
+    last_good = LastGood(box.state_dir)
+    assert last_good.usable(box) == (box, [])
+    last_good.keep(box)
+    assert last_good.usable(box) == (box, [])
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_what_was_last_usable_stands_in_for_what_is_broken_and_is_told(
+    box: Config, tmp_path: Path, broken: str
+) -> None:
+    cloud = of_cloud(box)
+    LastGood(box.state_dir).keep(box)
+    BREAKS[broken](tmp_path)
+    usable, told = LastGood(box.state_dir).usable(box)
+    assert [name for name, _ in told] == [broken]
+    assert str(tmp_path) in str(told[0][1])
+    assert str(box.state_dir) not in str(told[0][1])
+    assert (lets_in(usable, TOKEN), lets_in(usable, CAMERA)) == ("owner", "camera")
+    assert usable.tls is not None
+    server_context(usable.tls)
+    assert shown(usable) == TOKEN
+    assert of_cloud(usable) == cloud
+    LastGood(box.state_dir).keep(box)  # which takes nothing that is broken
+    assert LastGood(box.state_dir).usable(box)[0] == usable
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_without_a_copy_the_files_stay_as_they_are(
+    box: Config, tmp_path: Path, broken: str
+) -> None:
+    BREAKS[broken](tmp_path)
+    assert LastGood(box.state_dir).usable(box) == (box, [])
+    LastGood(box.state_dir).keep(box)
+    assert LastGood(box.state_dir).usable(box) == (box, [])
+
+
+def test_a_certificate_never_goes_with_the_key_of_another(box: Config, tmp_path: Path) -> None:
+    last_good = LastGood(box.state_dir)
+    for _ in range(2):
+        renew(tmp_path)
+        last_good.keep(box)
+    certificate = (tmp_path / "own.pem").read_bytes()
+    key = (tmp_path / "own.key").read_bytes()
+    renew(tmp_path)
+    (tmp_path / "own.pem").write_bytes(certificate)  # the key was renewed first
+    last_good.keep(box)
+    usable, told = last_good.usable(box)
+    assert "its own key" in str(told[0][1])
+    assert usable.tls is not None
+    assert (usable.tls.cert.read_bytes(), usable.tls.key.read_bytes()) == (certificate, key)
+
+
+def test_copies_are_for_this_user_alone(box: Config) -> None:
+    LastGood(box.state_dir).keep(box)
+    folder = box.state_dir / "last_good"
+    modes = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+    folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
+
+
+def test_where_there_is_no_room_there_is_no_copy_rather_than_one_that_lets_in_who_was_shut_out(
+    box: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last_good = LastGood(box.state_dir)
+    last_good.keep(box)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    write(tmp_path / "token", new_token())
+    monkeypatch.setattr(secret_files, "replace_file", full)
+    last_good.keep(box)
+    write(tmp_path / "token", "")
+    assert last_good.usable(box) == (box, [])
+
+
+def test_copies_of_files_with_other_names_are_not_used_and_go(box: Config, tmp_path: Path) -> None:
+    last_good = LastGood(box.state_dir)
+    last_good.keep(box)
+    other = box.model_copy(update={"token_file": tmp_path / "other"})
+    assert last_good.usable(other) == (other, [])
+    write(tmp_path / "other", TOKEN)
+    last_good.keep(other)
+    write(tmp_path / "token", "")
+    assert last_good.usable(box) == (box, [])
+
+
+def test_once_forgotten_there_are_none(box: Config, tmp_path: Path) -> None:
+    last_good = LastGood(box.state_dir)
+    last_good.keep(box)
+    last_good.forget()
+    write(tmp_path / "token", "")
+    assert last_good.usable(box) == (box, [])
+    assert list(box.state_dir.iterdir()) == []
+
+
+def test_a_door_goes_on_with_what_is_its_own(box: Config, tmp_path: Path) -> None:
+    LastGood(box.state_dir).keep(box)
+    write(tmp_path / "token", "")
+    write(tmp_path / "eu.token", "")
+    usable = _usable(box)
+    assert lets_in(usable, TOKEN) == "owner"
+    assert usable.cloud == ()
+
+
+def test_a_token_that_is_a_tenants_as_well_is_told_before_the_start(
+    box: Config, tmp_path: Path
+) -> None:
+    write(tmp_path / "token", CAMERA)
+    tokens = next(group for group in secret_files.groups_of(box) if group.name == "tokens")
+    assert "each has its own" in str(tokens.problems()[0])
+    only = tokens.problems(lambda path: path.name == "token")
+    assert only == []
