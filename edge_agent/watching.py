@@ -8,6 +8,8 @@ from pathlib import Path
 
 import watchfiles
 
+from scheduler.files import stamp_of
+
 _LOOK_S = 1.0
 """How often files are polled, in seconds, where folders give no events: on a network share, and
 between two watches."""
@@ -65,7 +67,7 @@ def _hints(folders: Iterable[Path], stopping: threading.Event) -> Iterator[objec
 
 def _watched(paths: Iterable[Path]) -> dict[Path, Stamp]:
     """The folders that decide which files the paths name, with the identity of each folder."""
-    found = {folder: _stamp(folder) for path in paths for folder in _folders(path)}
+    found = {folder: stamp_of(folder) for path in paths for folder in _folders(path)}
     return {folder: stamp[:2] for folder, stamp in found.items() if stamp}
 
 
@@ -84,13 +86,4 @@ def _folders(path: Path) -> Iterator[Path]:
 
 
 def _stamps(paths: Iterable[Path]) -> list[Stamp]:
-    return [_stamp(path) for path in paths]
-
-
-def _stamp(path: Path) -> Stamp:
-    """A value that differs between states of a file; empty if the file can't be read."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return [stamp_of(path) for path in paths]

@@ -43,6 +43,15 @@ def replace_file(
         raise
 
 
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """A value that differs between states of a file; empty if the file can't be read."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 def sync_folder(folder: Path) -> None:
     """Waits until the entries of a folder are on disk.
 

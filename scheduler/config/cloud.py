@@ -57,7 +57,7 @@ CloudName = Annotated[
 
 
 class CloudTlsConfig(Section):
-    """How a grpcs:// or https:// server and the box authenticate each other."""
+    """How the box and a secure server authenticate each other; reloaded for new connections."""
 
     ca: ConfigPath | None = None
     """The CA that signs the server's certificate, in PEM; by default, those that the system

@@ -206,11 +206,10 @@ def _put_shown(config: Config, files: Files) -> Config:
 def _wrong_cloud(cloud: CloudConfig, files: Files) -> Iterator[ConfigError]:
     from scheduler.daemon.cloud.dialing import ssl_context, token_to_show  # most have no cloud
 
-    changed = _with_files(cloud, files)
-    if changed.token_file is not None:
-        yield from _raised(partial(token_to_show, changed.token_file))
+    if "token_file" in files:
+        yield from _raised(partial(token_to_show, files["token_file"]))
     if cloud.is_secure and _tls_files(cloud).keys() <= files.keys():
-        yield from _raised(partial(ssl_context, changed))
+        yield from _raised(partial(ssl_context, _with_files(cloud, files)))
 
 
 def _put_cloud(name: str, config: Config, files: Files) -> Config:

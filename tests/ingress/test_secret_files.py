@@ -9,6 +9,7 @@ import pytest
 import trustme
 
 from scheduler.config.box import Config, load_config
+from scheduler.config.cloud import CloudTlsConfig
 from scheduler.ingress import secret_files
 from scheduler.ingress.certificates import server_context
 from scheduler.ingress.process import _usable
@@ -195,3 +196,12 @@ def test_a_token_that_is_a_tenants_as_well_is_told_before_the_start(
     assert "each has its own" in str(tokens.problems()[0])
     only = tokens.problems(lambda path: path.name == "token")
     assert only == []
+
+
+def test_what_this_user_may_not_read_is_left_out(box: Config, tmp_path: Path) -> None:
+    tls = {"ca": tmp_path / "ca.pem", "cert": tmp_path / "own.pem", "key": tmp_path / "own.key"}
+    (cloud,) = box.cloud
+    more = {"cloud": (cloud.model_copy(update={"tls": CloudTlsConfig(**tls)}),)}
+    for group in secret_files.groups_of(box.model_copy(update=more)):
+        for away in group.files.values():
+            assert group.problems(away.__ne__) == []

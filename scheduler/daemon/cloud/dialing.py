@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from scheduler.daemon.cloud.latencies import LatencyFile
 from scheduler.daemon.cloud.link import CloudLink
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.ways.purse import Purse
+from scheduler.files import stamp_of
 from scheduler.tenants import read_secret
 
 ANSWER_BYTES = 256 << 20
@@ -59,29 +62,56 @@ def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
         ConfigError: A token or certificate can't be read.
     """
     headers = headers_of(config)
-    # Read here once, so that mistakes are reported when the box starts.
-    context = ssl_context(config) if config.is_secure else None
+    certificates = _Certificates(config) if config.is_secure else None
     if config.url.startswith("http"):
 
         def session() -> aiohttp.ClientSession:
+            context = certificates.now()[0] if certificates is not None else True
             return aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context or True),
+                connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 skip_auto_headers=["Accept-Encoding"],
             )
 
         binary = {"auto": None, "binary": True, "json": False}[config.encoding]
         return HttpEndpoint(session, config.url, headers, answer_bytes, binary)
     address = config.url.partition("://")[2]
-    if context is None:
-        return GrpcEndpoint(
-            lambda options: grpc.aio.insecure_channel(address, options), headers, answer_bytes
-        )
-    credentials = _credentials(config.tls)
-    return GrpcEndpoint(
-        lambda options: grpc.aio.secure_channel(address, credentials, options),
-        headers,
-        answer_bytes,
-    )
+
+    def channel(options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
+        if certificates is None:
+            return grpc.aio.insecure_channel(address, options)
+        return grpc.aio.secure_channel(address, certificates.now()[1], options)
+
+    return GrpcEndpoint(channel, headers, answer_bytes)
+
+
+class _Certificates:
+    """The certificates for connections to a server, as they are in their files when it is dialled.
+
+    Raises:
+        ConfigError: A file can't be read, or is not a certificate or key.
+    """
+
+    def __init__(self, config: CloudConfig) -> None:
+        self._config = config
+        self._stamps = self._stamped()
+        # Read at once, so that mistakes are reported when the box starts.
+        self._known = self._read()
+
+    def now(self) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
+        """For HTTP and for gRPC; while the files can't be used, what they held before."""
+        stamps = self._stamped()
+        if stamps != self._stamps:  # reading takes milliseconds, and a lost server is dialled often
+            self._stamps = stamps
+            with suppress(ConfigError, OSError):  # such as a certificate whose key is yet to come
+                self._known = self._read()
+        return self._known
+
+    def _read(self) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
+        return ssl_context(self._config), _credentials(self._config.tls)
+
+    def _stamped(self) -> list[tuple[int, ...]]:
+        tls = self._config.tls
+        return [stamp_of(path) for path in (tls.ca, tls.cert, tls.key) if path is not None]
 
 
 def headers_of(config: CloudConfig) -> dict[str, str]:

@@ -212,7 +212,8 @@ def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
     cause = error.os_error
     number = cause.errno or 0  # a resolver's are negative
     why = os.strerror(number) if number > 0 else cause.strerror or str(cause)
-    return f"can't connect to {error.host}:{error.port}: {why}"
+    host = f"[{error.host}]" if ":" in error.host else error.host
+    return f"can't connect to {host}:{error.port}: {why}"
 
 
 def _remote_error(

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import socket
+import ssl
 import weakref
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -48,7 +49,7 @@ class HttpServer:
         self.asked: list[tuple[web.Request, dict[str, Any]]] = []
         self.said: Any = {"name": "test", "extensions": ["binary_tensor_data"]}
 
-    async def start(self) -> str:
+    async def start(self, tls: ssl.SSLContext | None = None) -> str:
         app = web.Application()
         app.router.add_get("/base/v2", self._describe_itself)
         app.router.add_get("/base/v2/health/live", self._live)
@@ -56,9 +57,10 @@ class HttpServer:
         app.router.add_post("/base/v2/models/double/infer", self._infer)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=tls)
         await site.start()
-        return f"http://127.0.0.1:{self._runner.addresses[0][1]}/base"
+        server = "http://127.0.0.1" if tls is None else "https://localhost"
+        return f"{server}:{self._runner.addresses[0][1]}/base"
 
     async def stop(self) -> None:
         await self._runner.cleanup()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import trustme
 from scheduler.config.problems import ConfigError
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server
+from tests.daemon.cloud.test_http import HttpServer
 
 
 class Certificates:
@@ -67,6 +71,40 @@ def test_a_server_of_an_unknown_authority_is_not_spoken_to(tmp_path: Path, files
     stranger = tmp_path / "stranger.pem"
     trustme.CA().cert_pem.write_to_path(stranger)
     assert "UNAVAILABLE" in outcome_of(tmp_path, False, {"ca": stranger}, files)
+
+
+@asynccontextmanager
+async def server_behind(over: str, files: Certificates) -> AsyncIterator[str]:
+    if over == "grpcs":
+        async with far_server(credentials=files.server(mutual=False)) as far:
+            yield f"grpcs://localhost:{far.port}"
+        return
+    context, server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), HttpServer()
+    files.authority.issue_cert("localhost").configure_cert(context)
+    yield await server.start(context)
+    await server.stop()
+
+
+@pytest.mark.parametrize("over", ["grpcs", "https"])
+def test_an_authority_that_is_renewed_counts_for_the_next_connection(
+    tmp_path: Path, files: Certificates, over: str
+):
+    trusted = tmp_path / "trusted.pem"
+    trustme.CA().cert_pem.write_to_path(trusted)
+
+    async def run() -> None:
+        tls = {"ca": trusted}
+        async with server_behind(over, files) as url, box_of(url, tmp_path, tls=tls) as box:
+            why = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
+            await box.until(lambda: why() not in ("starting", "looking at the server"))
+            assert not box.is_up
+            trusted.write_text("half of a certif")
+            await asyncio.sleep(0.2)  # until it has been dialled with that file
+            trusted.write_bytes(files.ca.read_bytes())
+            await box.until(lambda: box.is_up)
+            assert numbers(await box.ask(2.0, 20_000)) == [4.0] * 4
+
+    asyncio.run(run())
 
 
 def test_certificates_that_can_not_be_read_are_said_at_the_start(tmp_path: Path):
