@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
-from scheduler.client.tls import Tls
+from scheduler.client.tls import PERHAPS_TLS, Tls, TlsFailure
 from scheduler.errors import ProtocolError, error_from_code
 from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
 
@@ -290,6 +290,8 @@ async def connect(
         connection.abandon()
         if address.scheme == "tls":
             raise tls.closed_early() from error
+        if address.scheme == "tcp":
+            raise TlsFailure(PERHAPS_TLS) from error
         raise
     except BaseException:
         connection.abandon()

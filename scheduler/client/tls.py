@@ -19,6 +19,12 @@ _ABOUT_OURS = ("CERT", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 """Words in the alerts of a server that requires a client certificate, or rejects the one shown."""
 
 
+PERHAPS_TLS = (
+    "it closed the connection before its welcome; if it speaks TLS there, its address begins with "
+    "tls://"
+)
+"""Why a `tcp` address gave no welcome. A server that expects a TLS handshake just hangs up."""
+
 FilePath = str | os.PathLike[str]
 
 

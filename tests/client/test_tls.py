@@ -157,6 +157,11 @@ def test_a_box_that_is_not_believed(serve, told, cert, named, said) -> None:
         assert said in text
 
 
+def test_a_box_that_expects_tls(serve, told) -> None:
+    for text in told(serve("ours-box.pem").replace("tls:", "tcp:")):
+        assert text.endswith("if it speaks TLS there, its address begins with tls://")
+
+
 leaks_in_python_3_10 = pytest.mark.filterwarnings(
     "ignore:.*_SSLProtocolTransport:pytest.PytestUnraisableExceptionWarning"
 )
