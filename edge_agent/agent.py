@@ -280,4 +280,4 @@ def _check(
                 f"{list(hardware.cpu.usable)}"
             )
     for address in config.listen.all:
-        check_free(address)
+        check_free(address, config.listen.all)

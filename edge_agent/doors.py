@@ -119,7 +119,7 @@ class Doors:
         cores: Sequence[int],
     ) -> None:
         listens = kind == "http"
-        bound = [bind(address, listens) for address in addresses]
+        bound = [bind(address, listens, self._config.listen.all) for address in addresses]
         self._sockets += [made for made, _ in bound if made is not None]
         urls = [url for _, url in bound]
         self.addresses += [spoken(kind, url) for url in urls]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from edge_agent.errors import AgentError
 from scheduler.address import Address
 from scheduler.ingress.unix_door import is_answered
+from scheduler.sockets import takes_ipv4
 from workers.link_server import listener_at
 
 _BACKLOG = 1024
@@ -19,14 +20,18 @@ _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """Errors for an address of a name that this box does not have, such as IPv6 where it has none."""
 
 
-def check_free(address: Address) -> None:
+def check_free(address: Address, listed: Iterable[Address] = ()) -> None:
     """Check that an address is free and that this process may listen on it.
+
+    Args:
+        address: The address.
+        listed: All addresses on which the box listens; see `takes_ipv4`.
 
     Raises:
         AgentError: It is in use, or this process can't listen on it.
     """
     if address.path is None:
-        _check_port(address)
+        _check_port(address, takes_ipv4(address, listed))
     else:
         _check_path(address, Path(address.path))
 
@@ -41,13 +46,16 @@ def remove_stale(addresses: Iterable[Address]) -> None:
                     path.unlink()
 
 
-def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
+def bind(
+    address: Address, listens: bool, listed: Sequence[Address] = ()
+) -> tuple[socket.socket | None, str]:
     """Bind a socket; return it, and the address with the port that it got.
 
     Args:
         address: The address.
         listens: Whether the socket listens. If a door binds by itself (gRPC), the socket only
             reserves the port for it, and a path needs no socket.
+        listed: All addresses on which the box listens; see `takes_ipv4`.
 
     Raises:
         AgentError: The address is not available.
@@ -55,7 +63,7 @@ def bind(address: Address, listens: bool) -> tuple[socket.socket | None, str]:
     try:
         if address.path is not None:
             return listener_at(Path(address.path), _BACKLOG) if listens else None, str(address)
-        made = _bound_any(_resolved(address), shared=not listens)
+        made = _bound_any(_resolved(address), not listens, takes_ipv4(address, listed))
         if listens:
             made.listen(_BACKLOG)
     except OSError as error:
@@ -80,13 +88,13 @@ def _check_path(address: Address, path: Path) -> None:
         raise _refusal(address, error.strerror or str(error)) from None
 
 
-def _check_port(address: Address) -> None:
+def _check_port(address: Address, both: bool) -> None:
     """Try to bind the port without SO_REUSEPORT, by which gRPC servers share a port."""
     try:
         found = _resolved(address)
         for family, where in found:
             try:
-                _bound(family, where, shared=False).close()
+                _bound(family, where, shared=False, both=both).close()
             except OSError as error:
                 if error.errno not in _NOT_OF_THIS_BOX or len(found) == 1:
                     raise
@@ -101,20 +109,22 @@ def _resolved(address: Address) -> list[tuple[int, Any]]:
     return [(family, where) for family, _, _, _, where in found]
 
 
-def _bound_any(found: list[tuple[int, Any]], shared: bool) -> socket.socket:
+def _bound_any(found: list[tuple[int, Any]], shared: bool, both: bool) -> socket.socket:
     """Bind a socket to the first of the addresses that this box has."""
     for family, where in found[:-1]:
         try:
-            return _bound(family, where, shared)
+            return _bound(family, where, shared, both)
         except OSError as error:
             if error.errno not in _NOT_OF_THIS_BOX:
                 raise
-    return _bound(*found[-1], shared)
+    return _bound(*found[-1], shared, both)
 
 
-def _bound(family: int, where: Any, shared: bool) -> socket.socket:
+def _bound(family: int, where: Any, shared: bool, both: bool) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not both)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,8 +1,12 @@
-"""TCP options: send small messages at once, and give up on connections whose peer is gone."""
+"""TCP: send small messages at once, give up on peers that are gone, and listen on `[::]`."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+from collections.abc import Iterable
+
+from scheduler.address import Address
 
 CLIENT_GIVES_UP_MS = 5_000
 """How long nothing may get through on a client's connection before it is replaced by a new one.
@@ -39,3 +43,28 @@ def set_up_tcp(sock: socket.socket, gives_up_ms: int, **more: int) -> None:
     for name, value in {**_OPTIONS, "TCP_USER_TIMEOUT": gives_up_ms, **more}.items():
         if (option := getattr(socket, name, None)) is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def takes_ipv4(address: Address, listed: Iterable[Address]) -> bool:
+    """Whether a listener on `[::]` takes IPv4 too: unless one of IPv4 is listed with its port."""
+    if address.host != "::" or not socket.has_dualstack_ipv6():
+        return False
+    return not any(_is_ipv4(each.host) and each.port == address.port for each in listed)
+
+
+def _is_ipv4(host: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(host or "").version == 4
+    except ValueError:  # a name, or a path
+        return False
+
+
+def listener_for_both(port: int) -> socket.socket:
+    """A listening socket on every address of this machine, of IPv6 and IPv4.
+
+    asyncio would make one for IPv6 alone, whatever the system's setting.
+
+    Raises:
+        OSError: The port is not free.
+    """
+    return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)

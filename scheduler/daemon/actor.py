@@ -44,6 +44,7 @@ from scheduler.ingress.secret_files import LastGood
 from scheduler.ingress.unix_door import UnixDoor
 from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.result import Result
+from scheduler.sockets import listener_for_both, takes_ipv4
 from scheduler.tenants import load_access
 from scheduler.wire import FrameLimits
 from workers.starting_again import is_brought_back, tried_again
@@ -222,13 +223,13 @@ class SchedulerProcess:
         if address.path is None:
             tls = self._tls if address.scheme == "tls" else None
             patience_s = HANDSHAKE_S if tls is not None else None
+            port = address.port or 0
+            where: dict[str, Any] = {"host": address.host, "port": port}
             try:
+                if takes_ipv4(address, self._live.config.listen.all):
+                    where = {"sock": listener_for_both(port)}
                 return await self._loop.create_server(
-                    self._door,
-                    address.host,
-                    address.port or 0,
-                    ssl=tls,
-                    ssl_handshake_timeout=patience_s,
+                    self._door, **where, ssl=tls, ssl_handshake_timeout=patience_s
                 )
             except OSError as error:
                 raise no_listening(address, error) from None

@@ -117,7 +117,7 @@ def check_doors(around: Surroundings) -> Iterator[Finding]:
     doors |= {address: spoken("http", str(address)) for address in listen.http}
     doors |= {address: spoken("grpc", str(address)) for address in listen.grpc}
     for address, url in doors.items():
-        why = _refusal(address)
+        why = _refusal(address, listen.all)
         holder = None if why is None else _holder(address)
         if why is None:
             yield Finding("doors", "good", f"{url} is free")
@@ -131,7 +131,7 @@ def check_doors(around: Surroundings) -> Iterator[Finding]:
             yield Finding("doors", "error", told, f"stop it, or listen elsewhere; {NO_START}")
 
 
-def _refusal(address: Address) -> str | None:
+def _refusal(address: Address, listed: Sequence[Address]) -> str | None:
     """Why an address can't be bound; None if it can. Missing folders are not created."""
     from edge_agent.errors import AgentError
     from edge_agent.listening import check_free
@@ -144,7 +144,7 @@ def _refusal(address: Address) -> str | None:
         if nearest != above[0]:
             return None
     try:
-        check_free(address)
+        check_free(address, listed)
     except AgentError as error:
         return str(error)
     return None

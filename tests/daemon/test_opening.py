@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from benchmarks.ports import free_port
+from tests.edge_agent.test_listening import needs_ipv6
+
 PATIENCE_S = 60
 
 LIFE = """
@@ -55,3 +60,39 @@ def test_a_status_tells_what_is_open_so_far_and_the_version_that_runs(tmp_path: 
     assert (early["listening"], early["neighbours"]) == ([], None)
     assert late["listening"] == addresses
     assert late["version"] == early["version"]
+
+
+LISTENS = """
+import json, socket, sys
+from pathlib import Path
+from scheduler.config.box import Config
+from scheduler.daemon.actor import SchedulerProcess
+
+folder = Path(sys.argv[1])
+native = [f"tcp://[::]:{sys.argv[2]}", *sys.argv[3:]]
+config = Config.model_validate(
+    {"listen": {"native": native}, "state_dir": str(folder), "token_file": str(folder / "token")}
+)
+life = SchedulerProcess(config, None, {}, {}, (), folder / "doors")
+for host in ("::1", "127.0.0.1"):
+    socket.create_connection((host, int(sys.argv[2])), timeout=5).close()
+print(json.dumps(life.addresses()))
+life.drain(0)
+"""
+
+
+@needs_ipv6
+@pytest.mark.parametrize("beside", [False, True])
+def test_every_address_means_those_of_ipv4_too(tmp_path: Path, beside: bool) -> None:
+    port = free_port()
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("the token of this box")
+    other = [f"tcp://0.0.0.0:{port}"] if beside else []
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENS, str(tmp_path), str(port), *other],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [f"tcp://[::]:{port}", *other]

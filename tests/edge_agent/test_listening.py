@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.ports import free_port
 from edge_agent.errors import AgentError
 from edge_agent.listening import bind, check_free, remove_stale
 from scheduler.address import parse_address
@@ -52,3 +53,40 @@ def test_only_sockets_on_which_nobody_listens_are_removed(tmp_path: Path) -> Non
             [*(parse_address(f"unix://{path}") for path in paths), parse_address("tcp://a:1")]
         )
     assert [path.exists() for path in paths] == [True, False, True, False]
+
+
+def reaches(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+needs_ipv6 = pytest.mark.skipif(
+    not (socket.has_dualstack_ipv6() and Path("/proc/net/if_inet6").exists()), reason="no IPv6 here"
+)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("also", ["", "tcp://0.0.0.0", "tcp://127.0.0.1"])
+def test_every_address_means_those_of_ipv4_too_unless_some_are_listed(also: str) -> None:
+    port = free_port()
+    every = parse_address(f"tcp://[::]:{port}")
+    listed = [every, *([parse_address(f"{also}:{port}")] if also else [])]
+    for address in listed:
+        check_free(address, listed)
+    held = [bind(address, True, listed)[0] for address in listed]
+    assert reaches("::1", port)
+    assert reaches("127.0.0.1", port)
+    for made in held:
+        assert made is not None
+        made.close()
+
+
+@needs_ipv6
+def test_every_address_is_free_only_if_those_of_ipv4_are() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        every = parse_address(f"tcp://[::]:{taken.getsockname()[1]}")
+        with pytest.raises(AgentError, match="in use"):
+            check_free(every)
