@@ -218,14 +218,13 @@ class Agent:
     def stop(self) -> None:
         """End every process at once."""
         self._stop_for_good()
-        self._last_good.forget()  # at the next start somebody is there to read what is wrong
         ended = _started()
         if self._doors is not None:
             self._doors.stop()
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
-        self._clean_up(ended)
+        self._clean_up(ended, self._last_good.forget)
 
     def _start_over(self, why: str) -> None:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
@@ -244,9 +243,12 @@ class Agent:
         with self._deciding:
             self._stopping.set()
 
-    def _clean_up(self, ended: Container[int]) -> None:
+    def _clean_up(
+        self, ended: Container[int], in_the_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._stop_for_good()
         self._cluster.stop()
+        in_the_end()
         forgive(self.config.state_dir / ATTEMPTS, ended)
         remove_stale(self.config.listen.all)
         shutil.rmtree(self._run_dir, ignore_errors=True)

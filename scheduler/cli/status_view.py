@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -29,6 +30,9 @@ MEANINGS = {
     "unavailable": "no target was up",
     "failed": "the runtime failed it",
 }
+
+_RENEW_WITHIN_S = 14 * 86_400.0
+"""A certificate that expires sooner is mentioned, as by `laxity doctor`."""
 
 _LONG_CLOSED_S = 1.0
 """A cloud that is not paid for shorter than this is about to be paid again."""
@@ -59,6 +63,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
         Text(f"Changed but not applied: {change}", "yellow")
         for change in status.get("not_taken_over", ())
     ]
+    if certificate := status.get("certificate"):
+        parts += _certificate(certificate)
     if (journal := status.get("journal")) and (journal.get("problem") or journal.get("dropped")):
         parts.append(_journal(journal))
     parts += [Text(), _targets(status)]
@@ -92,6 +98,16 @@ def headline(status: Answer) -> Text:
     if status.get("draining"):
         line.append("  draining: it takes no new requests", style="bold yellow")
     return line
+
+
+def _certificate(certificate: Answer) -> list[Text]:
+    """A line about the certificate of the doors if it expires soon."""
+    left_s = certificate["expires_unix_s"] - time.time()
+    if left_s > _RENEW_WITHIN_S:
+        return []
+    when = "has expired" if left_s <= 0 else f"expires in {duration(left_s)}"
+    told = f"The certificate {certificate['file']} {when}: renew it"
+    return [Text(told, "red" if left_s <= 0 else "yellow")]
 
 
 def _journal(journal: Answer) -> Text:

@@ -33,14 +33,13 @@ from scheduler.daemon.parts import (
     open_journal,
     open_tasks,
     shared_bodies,
-    token_for_others,
 )
 from scheduler.daemon.reloading import LiveConfig
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
-from scheduler.ingress.secret_files import LastGood
+from scheduler.ingress.taken_files import TakenFiles
 from scheduler.ingress.unix_door import UnixDoor
 from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.result import Result
@@ -102,9 +101,7 @@ class SchedulerProcess:
             with contextlib.suppress(OSError):
                 os.sched_setaffinity(0, cores)
         self._live = LiveConfig(config, config_file, over, door_socket.parent)
-        self._last_good = LastGood(config.state_dir)
-        self._has_file = config_file is not None
-        self._not_taken_secrets: list[str] = []
+        self._files = TakenFiles(self._live.config, copies=config_file is not None)
         self._listening_file = door_socket.with_name(LISTENING)
         self._addresses: list[str] = []
         self._all_addresses: list[str] = []
@@ -113,8 +110,8 @@ class SchedulerProcess:
         self._loop = uvloop.new_event_loop()
         looping = threading.Thread(target=self._loop.run_forever, name="laxity-loop", daemon=True)
         looping.start()
-        self._wait(self._open(self._usable(), links, door_socket))
-        threading.Thread(target=self._keep_usable, name="last good", daemon=True).start()
+        self._wait(self._open(self._files.usable(), links, door_socket))
+        threading.Thread(target=self._files.keep, name="last good", daemon=True).start()
         watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
@@ -144,8 +141,8 @@ class SchedulerProcess:
         Tokens and certificates are applied before this returns. The policy is loaded in another
         thread, in the background, because its imports may take seconds.
         """
-        self._wait(self._take_secrets(self._usable()))
-        self._keep_usable()
+        self._wait(self._take_files(self._files.usable()))
+        self._files.keep()
         self._live.read_again(self._driver, self._loop)
 
     @ray.method(max_task_retries=0)
@@ -235,35 +232,8 @@ class SchedulerProcess:
                 raise no_listening(address, error) from None
         return await UnixDoor(self._door, address.path).open()
 
-    def _usable(self) -> Config:
-        """The configuration, with the last usable content of its files that are broken."""
-        self._not_taken_secrets = []
-        usable, broken = self._last_good.usable(self._live.config)
-        for name, problem in broken:
-            self._take_not(name, problem)
-        return usable
-
-    def _keep_usable(self) -> None:
-        if self._has_file:  # replicas of a cloud application share a state folder
-            self._last_good.keep(self._live.config)
-
-    async def _take_secrets(self, config: Config) -> None:
-        if self._tls is not None and config.tls is not None:
-            try:
-                self._tls.read_again(config.tls)
-            except ConfigError as error:
-                self._take_not("certificates", error)
-        try:
-            access = load_access(config.token_file, config.tenants_file)
-        except ConfigError as error:
-            self._take_not("tokens", error)
-            return
-        self._door.take_access(access)
-        if self._door.neighbours is not None:
-            try:
-                self._door.neighbours.token = token_for_others(config)
-            except ConfigError as error:
-                self._take_not("token for other boxes", error)
+    async def _take_files(self, usable: Config) -> None:
+        self._files.apply(usable, self._door, self._tls)
 
     def _end_for_policy(self, why: str) -> None:
         """Ends the process, because nothing else can end its hung loop; Ray starts the next.
@@ -273,15 +243,18 @@ class SchedulerProcess:
         self._live.note_hung(self._driver, why)
         os._exit(1)
 
-    def _take_not(self, what: str, error: ConfigError) -> None:
-        log.error(f"{what} not applied", error=str(error))
-        self._not_taken_secrets.append(str(error))
-
     async def _status(self) -> dict[str, Any]:
         return self._describe()
 
     async def _models(self) -> dict[str, Any]:
         return self._door.admission.describe_models()
+
+    def _certificate(self) -> dict[str, Any] | None:
+        """The certificate of the doors, and when it expires; None without TLS."""
+        tls = self._live.config.tls
+        if self._tls is None or tls is None:
+            return None
+        return {"file": str(tls.cert), "expires_unix_s": self._tls.expires_unix_s}
 
     def _listening(self) -> list[str]:
         """The addresses of all doors; only this process's own until the agent has opened all."""
@@ -300,9 +273,10 @@ class SchedulerProcess:
             "draining": self._door.closing,
             "not_taken_over": [
                 *self._live.not_taken,
-                *self._not_taken_secrets,
+                *self._files.not_taken,
                 *self._live.not_taken_yet(),
             ],
+            "certificate": self._certificate(),
             "listening": self._listening(),
             "reading_bytes": self._door.reading.count,
             "ray_address": ray.get_runtime_context().gcs_address,

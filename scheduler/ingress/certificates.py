@@ -24,6 +24,9 @@ class DoorContext(ssl.SSLContext):
         tls: The certificate files.
         alpn: The registered names of the protocols that the door speaks.
 
+    Attributes:
+        expires_unix_s: When the first certificate of the chain expires.
+
     Raises:
         ConfigError: A file can't be read, or is not what it should be.
     """
@@ -45,6 +48,7 @@ class DoorContext(ssl.SSLContext):
                 using what was read before.
         """
         self._latest = server_context(tls, self._alpn)
+        self.expires_unix_s = _expiry_unix_s(tls.cert)
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begins a handshake; event loops call this for each connection."""
@@ -85,6 +89,13 @@ def _load_certificate(context: ssl.SSLContext, tls: TlsConfig) -> None:
     except OSError as error:
         wanted = f"a certificate in PEM, and {tls.key} its own key without a password"
         raise _unusable(tls.cert, "tls.cert", error, wanted) from None
+
+
+def _expiry_unix_s(path: Path) -> float:
+    from cryptography.x509 import load_pem_x509_certificates  # slow to import; most have no TLS
+
+    chain = load_pem_x509_certificates(path.read_bytes())
+    return min(each.not_valid_after_utc.timestamp() for each in chain)
 
 
 def _unusable(path: Path, key: str, error: OSError, wanted: str = "") -> ConfigError:

@@ -55,6 +55,7 @@ class _Box(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _whole(self._status)
+        yield from _to_look_at(self._status)
         yield from _models(self._statistics)
         yield from _targets(self._status["targets"])
         yield from _shrunk(self._status["targets"])
@@ -100,6 +101,27 @@ def _whole(status: Mapping[str, Any]) -> Iterator[Metric]:
     dropped = status["journal"] and status["journal"].get("dropped")
     if dropped is not None:
         yield _counter("journal_dropped", "Steps that the journal had no room for", ({}, dropped))
+
+
+def _to_look_at(status: Mapping[str, Any]) -> Iterator[Metric]:
+    found = {
+        "settings": len(status["not_taken_over"]),
+        "policy": status["policy_problem"] is not None,
+    }
+    for part, key in (("journal", "journal"), ("tasks", "durable")):
+        if status[key] is not None:
+            found[part] = status[key]["problem"] is not None
+    if status["cache"] is not None:
+        stores = status["cache"]["redis"], status["cache"]["central"]
+        found["cache"] = sum(not store["open"] for store in stores if store is not None)
+    if status["neighbours"] is not None:
+        found["neighbours"] = len(status["neighbours"]["not_joined"])
+    text = "Problems that `laxity status` tells of, by part of the box"
+    yield _gauge("problems", text, *(({"part": part}, count) for part, count in found.items()))
+    if (certificate := status["certificate"]) is not None:
+        text = "When the certificate of the doors expires"
+        name, expires = "certificate_expiry_timestamp_seconds", certificate["expires_unix_s"]
+        yield _gauge(name, text, ({}, expires))
 
 
 def _models(statistics: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:

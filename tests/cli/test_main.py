@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from io import StringIO
 from typing import Any
 
@@ -370,6 +371,18 @@ class TestStatus:
         assert "is tried again when the configuration is saved: mine.py: OSError: [/b] disk" in told
         (not_taken_over,) = problems["not_taken_over"]
         assert f"Changed but not applied: {not_taken_over}" in out
+
+    @pytest.mark.parametrize(
+        ("days", "said"),
+        [(-1, "has expired"), (13.5, "expires in 13 d 11 h"), (14.5, "")],
+    )
+    def test_a_certificate_that_expires_soon_is_named(self, days, said):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        certificate = {"file": "/box.pem", "expires_unix_s": time.time() + days * 86_400}
+        console.print(status_view({**STATUS, "certificate": certificate}))
+        assert isinstance(console.file, StringIO)
+        assert ("The certificate /box.pem" in console.file.getvalue()) == bool(said)
+        assert said in console.file.getvalue()
 
     @pytest.mark.parametrize("limit", [5, 0])
     def test_a_budget_that_was_spent_before_the_box_started_is_shown(self, limit):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,14 @@ def test_who_was_signed_by_an_authority_that_was_removed_is_refused(files, tmp_p
         with pytest.raises(ssl.SSLError):
             known.handshake(context)
     Caller(another.issue_cert("arm-8.example"), version).handshake(context)
+
+
+def test_when_a_chain_expires_is_known_from_its_files(files, tmp_path):
+    soon = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(days=3)
+    pair = trustme.CA().issue_cert("box.example", not_after=soon)
+    pair.private_key_pem.write_to_path(tmp_path / "key")
+    pair.cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    context = DoorContext(TlsConfig(cert=files / "own.pem", key=files / "own.key"))
+    assert context.expires_unix_s > soon.timestamp()
+    context.read_again(TlsConfig(cert=tmp_path / "cert", key=tmp_path / "key"))
+    assert context.expires_unix_s == soon.timestamp()

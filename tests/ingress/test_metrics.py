@@ -46,7 +46,10 @@ STATUS: dict[str, Any] = {
     "uptime_s": 12.5,
     "draining": False,
     "policy": {"name": "goodput"},
-    "journal": {"dropped": 4},
+    "not_taken_over": [],
+    "policy_problem": None,
+    "certificate": None,
+    "journal": {"dropped": 4, "problem": None},
     "cache": None,
     "durable": None,
     "neighbours": None,
@@ -61,6 +64,7 @@ STATUS: dict[str, Any] = {
 CACHE = {
     **Counts(hits=Hits(memory=5), misses=2).describe(),
     "stale": 1, "evicted": 0, "entries": 4, "bytes": 4096,
+    "redis": {"open": False}, "central": None,
 }  # fmt: skip
 PEER = {
     **DEVICE, "id": "b", "forwarded": 9, "refused": 2,
@@ -71,10 +75,13 @@ WHOLE = {
     **STATUS,
     "targets": [{**DEVICE, "telemetry": {**DEVICE["telemetry"], "power_w": 9.5}}, CLOUD, PEER],
     "cache": CACHE,
-    "durable": {"waiting": 6, "running": 1},
+    "durable": {"waiting": 6, "running": 1, "problem": "the disk is full"},
+    "not_taken_over": ["tenants.yaml: not YAML", "changes to site wait for the next start"],
+    "certificate": {"file": "/box.pem", "expires_unix_s": 1.8e9},
     "neighbours": {
         "box": "a",
         "alone": True,
+        "not_joined": [{"address": "tcp://c:1", "why": "Connection refused"}],
         "members": [{"name": "b", "address": "b:1", "state": "gone", "heard_s": None}],
     },
 }
@@ -108,6 +115,17 @@ def test_a_box_tells_of_itself():
     assert found["laxity_target_throttled", "cpu:0"] == 1
 
 
+def test_what_a_person_has_to_look_at_is_told():
+    found = told(WHOLE)
+    parts = {key[1]: value for key, value in found.items() if key[0] == "laxity_problems"}
+    assert parts == {
+        "settings": 2, "policy": 0, "journal": 0, "tasks": 1, "cache": 1, "neighbours": 1
+    }  # fmt: skip
+    assert found["laxity_certificate_expiry_timestamp_seconds",] == 1.8e9
+    failed = told({**STATUS, "policy_problem": "mine.py: KeyError"})
+    assert failed["laxity_problems", "policy"] == 1
+
+
 def test_which_devices_are_emulated_is_told():
     devices = [{**DEVICE, "emulated": False}, {**DEVICE, "id": "npu:0", "emulated": True}]
     found = told({**STATUS, "targets": devices})
@@ -131,6 +149,7 @@ def test_what_a_box_does_not_have_is_left_out():
     assert not {name for name in names if "cloud" in name or "cache" in name}
     assert not names & {"laxity_tasks", "laxity_alone", "laxity_journal_dropped_total"}
     assert "laxity_target_power_watts" not in names
+    assert "laxity_certificate_expiry_timestamp_seconds" not in names
 
 
 def test_clouds_caches_tasks_and_neighbours_are_told_where_they_are():
