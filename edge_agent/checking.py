@@ -63,6 +63,10 @@ def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
 def file_problems(
     config: Config, readable: Callable[[Path], bool] = lambda path: True
 ) -> Iterator[ConfigError]:
-    """Mistakes in the files of tokens and certificates; arguments as in `check_named`."""
+    """Mistakes in the files of tokens and certificates, each once; see `check_named`."""
+    told = set()
     for group in groups_of(config):
-        yield from group.problems(readable)
+        for problem in group.problems(readable):
+            if str(problem) not in told:  # the box's own token may be the one for other boxes too
+                told.add(str(problem))
+                yield problem

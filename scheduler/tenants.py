@@ -30,6 +30,11 @@ _HASH_WANTED = (
     "into this file"
 )
 
+_NOBODY = (
+    "has neither tokens nor certificates, as where a file is half-written; tokens: [] shuts a "
+    "tenant out"
+)
+
 
 def new_token() -> str:
     """A new token of 256 random bits, safe in headers and shells."""
@@ -271,6 +276,11 @@ def read_tenants(path: Path, own: Iterable[str] = ()) -> tuple[Tenant, ...]:
         Problem(f"tenants[{index}].name", f"{tenant.name!r} is taken")
         for index, tenant in enumerate(tenants)
         if tenant.name in _UNLISTED or tenant.name in {t.name for t in tenants[:index]}
+    ]
+    problems += [
+        Problem(f"tenants[{index}]", _NOBODY)
+        for index, tenant in enumerate(tenants)
+        if not tenant.model_fields_set & {"tokens", "certificates"}
     ]
     problems += _taken("tokens", [tenant.tokens for tenant in tenants], own)
     problems += _taken("certificates", [tenant.certificates for tenant in tenants], ())

@@ -204,13 +204,20 @@ def test_keys_and_tokens_are_their_owners_alone(tmp_path) -> None:
     assert f"chmod 600 {tmp_path / 'box.key'}" in key.remedy
 
 
+def test_a_file_with_two_uses_is_told_of_once(tmp_path) -> None:
+    listen, neighbours = {"native": "tcp://127.0.0.1:8702"}, {"name": "box-a"}
+    settings = {"listen": listen, "neighbours": neighbours, "token_file": "no-such-token"}
+    (found,) = check_files(around(tmp_path, **settings))
+    assert "no-such-token: token_file: can't be read: No such file" in found.message
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_tenant_that_is_a_box_is_not_to_be_shown_the_owners_token(tmp_path, own: bool) -> None:
     for name in ("token", "peers"):
         (tmp_path / name).touch(0o600)
         (tmp_path / name).write_text("0123456789abcdef")
     (tmp_path / "tenants").touch(0o600)
-    (tmp_path / "tenants").write_text("tenants: [{name: box-b, scopes: [infer, peer]}]")
+    (tmp_path / "tenants").write_text("tenants: [{name: box-b, tokens: [], scopes: [infer, peer]}]")
     neighbours = {"name": "box-a", **({"token_file": "peers"} if own else {})}
     files = {"token_file": "token", "tenants_file": "tenants"}
     listen = {"native": "tcp://127.0.0.1:8702"}

@@ -102,9 +102,20 @@ def test_the_file_holds_hashes_and_says_every_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tenants\[0\].tokens: one of them is another"):
         load_access(secret(tmp_path / "own", TOKEN), secret(tmp_path / "one", f"tenants: [{one}]"))
     for twice in ("owner", "a"):
-        text = f"tenants: [{{name: a}}, {{name: {twice}}}]"
+        text = f"tenants: [{{name: a, tokens: []}}, {{name: {twice}, tokens: []}}]"
         with pytest.raises(ConfigError, match="is taken"):
             read_tenants(secret(tmp_path / twice, text))
+
+
+def test_a_tenant_that_is_shut_out_has_no_tokens_and_one_without_the_key_is_a_mistake(
+    tmp_path: Path,
+) -> None:
+    one = f"  - name: a\n    tokens: ['{hash_of(TOKEN)}']\n"
+    whole = f"tenants:\n{one}  - name: b\n    tokens: []\n"
+    assert [tenant.name for tenant in read_tenants(secret(tmp_path / "whole", whole))] == ["a", "b"]
+    half = whole[: whole.index("    tokens: []")]
+    with pytest.raises(ConfigError, match=r"half: tenants\[1\]: has neither tokens nor certificat"):
+        read_tenants(secret(tmp_path / "half", half))
 
 
 def test_a_token_file_holds_the_token_or_its_hash_for_its_owner_alone(tmp_path: Path) -> None:
