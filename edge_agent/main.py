@@ -20,6 +20,7 @@ from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
 from edge_agent.rebirth import end_past_life, rest_after_short_lives, try_again
+from edge_agent.state_lock import mask_writing
 from edge_agent.terminal import (
     DeviceBars,
     exit_on_signals,
@@ -147,6 +148,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
     at_once = threading.Event()
     try:
         stop = exit_on_signals()
+        mask_writing()
         rest_after_short_lives()
         with Probing() as probing:
             allow_open_files(config.limits.connections)

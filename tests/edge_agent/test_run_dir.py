@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge_agent.run_dir import make_run_dir
+from edge_agent.state_lock import mask_writing
 
 HOLDS = """
 import sys
@@ -75,3 +76,14 @@ def test_what_another_user_has_made_is_not_even_opened(tmp_path, monkeypatch):
     made = make_run_dir()
 
     assert sorted(tmp_path.iterdir()) == sorted([made, bait])
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o755), (0o027, 0o750), (0o077, 0o700)])
+def test_nobody_else_may_change_what_a_box_writes(tmp_path: Path, mask: int, mode: int) -> None:
+    before = os.umask(mask)
+    try:
+        mask_writing()
+        (tmp_path / "folder").mkdir()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == mode
