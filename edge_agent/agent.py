@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import ray
+import structlog
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from edge_agent import contention
@@ -39,6 +40,8 @@ from scheduler.ingress.secret_files import LastGood, groups_of
 from workers.actor import DeviceWorker, WorkerProcess
 from workers.control_group import ControlGroupError, hand_on_controllers
 from workers.crash_guard import ATTEMPTS, forgive
+
+log = structlog.get_logger()
 
 _LOOK_S = 0.5
 """How often a start looks whether to stop, in seconds."""
@@ -76,8 +79,8 @@ class Agent:
         self._last_good = LastGood(config.state_dir)
         usable, broken = self._last_good.usable(config)
         for name, problem in broken:
-            told = f"{name}: what was last in use stays until this is mended: {problem}"
-            print(told, file=sys.stderr, flush=True)
+            told = f"{name}: what was last in use stays until this is mended"
+            log.error(told, error=str(problem))
         _check(usable, config_file, self.devices, hardware)
         if any(device.memory_mb is not None for device in self.devices):
             # Before Ray, whose processes inherit the group. Without it, workers report their
@@ -151,8 +154,7 @@ class Agent:
         except RayActorError:  # it reads the file when it restarts
             pass
         except RayTaskError as error:  # of any kind: keep watching for later changes
-            told = f"the configuration could not be reloaded: {cause_of(error)}"
-            print(told, file=sys.stderr, flush=True)
+            log.error("the configuration could not be reloaded", error=cause_of(error))
         if self._doors is not None:
             self._doors.reload()
 
@@ -230,7 +232,7 @@ class Agent:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""
         with self._deciding:
             if not self._stopping.is_set():
-                print(f"{why}; starting over.", file=sys.stderr, flush=True)
+                log.error("starting over", reason=why)
                 # The next life ends the workers that are left, whatever they are trying.
                 forgive(self.config.state_dir / ATTEMPTS, _started())
                 start_over(self._born_s, self._run_dir, self.config.listen.all)

@@ -14,11 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+import structlog
+
 from edge_agent.errors import AgentError
 from edge_agent.listening import bind
 from scheduler.address import Address, spoken
 from scheduler.config.box import Config
 from scheduler.ingress.process import DoorSpec, Kind
+
+log = structlog.get_logger()
 
 _OPEN_S = 30.0
 _END_S = 2.0
@@ -145,16 +149,16 @@ class Doors:
         delay_s = _FIRST_DELAY_S
         while not self._stopping.is_set():
             started_s = time.monotonic()
-            why = "ended"
+            why = "it ended"
             try:
                 self._run(door)
             except OSError as error:  # for example no memory for a new process
-                why = f"could not be started ({error.strerror or error})"
+                why = f"it could not be started ({error.strerror or error})"
             if self._stopping.is_set():
                 return
             if time.monotonic() - started_s > _STEADY_S:
                 delay_s = _FIRST_DELAY_S
-            print(f"{door.path.stem} door {why}; it is restarted", file=sys.stderr)
+            log.warning("a door's process is started again", door=door.path.stem, reason=why)
             self._stopping.wait(delay_s)
             delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
 

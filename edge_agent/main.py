@@ -36,6 +36,7 @@ from scheduler.cli.streams import print_json
 from scheduler.config.box import Config, load_config
 from scheduler.config.neighbours import peer_address
 from scheduler.config.problems import ConfigError
+from scheduler.daemon.logs import set_up_logging
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
@@ -148,6 +149,7 @@ def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> i
     at_once = threading.Event()
     try:
         stop = exit_on_signals()
+        set_up_logging(config.log)
         mask_writing()
         rest_after_short_lives()
         with Probing() as probing:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import structlog
 
 from edge_agent.doors import Doors
 from scheduler.config.box import Config
@@ -46,7 +47,7 @@ def test_a_door_whose_agent_has_gone_meanwhile_ends_without_a_word(tmp_path: Pat
 
 
 def test_a_door_that_can_not_be_started_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory for a process may be back in a moment; and what else it prints is its own affair."""
     python = tmp_path / "python"
@@ -64,11 +65,12 @@ def test_a_door_that_can_not_be_started_is_tried_again(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     config = Config.model_validate({"listen": {"http": "127.0.0.1:0"}})
-    doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
+    with structlog.testing.capture_logs() as said:
+        doors = Doors(config, tmp_path, tmp_path / "scheduler", ())
     try:
-        assert (
-            "http-0 door could not be started (Cannot allocate memory)" in capsys.readouterr().err
-        )
+        (told,) = (line for line in said if "started again" in line["event"])
+        assert told["door"] == "http-0"
+        assert told["reason"] == "it could not be started (Cannot allocate memory)"
         assert health(doors) == 200
     finally:
         doors.stop()
