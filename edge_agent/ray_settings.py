@@ -10,6 +10,15 @@ from pathlib import Path
 from edge_agent.state_lock import made
 from scheduler.files import replace_file
 
+_QUIET = {
+    "RAY_event_stats": "0",
+    "RAY_event_stats_print_interval_ms": "3600000",
+    "RAY_ROTATION_MAX_BYTES": "4000000",
+    "RAY_ROTATION_BACKUP_COUNT": "1",
+}
+"""Ray's log files without statistics of its event loops, with its state once an hour instead of
+once a minute, and cut at 4 MB, of which the part before is kept once."""
+
 
 def set_ray_environment(state_dir: Path) -> None:
     """Turn Ray's token authentication on, with the box's own token, and its telemetry off.
@@ -24,6 +33,9 @@ def set_ray_environment(state_dir: Path) -> None:
     The output of its processes is passed on unchanged, without Ray's prefix and colours and without
     merging similar lines, because each line of the log is JSON. Only what the raylet says, such as
     that a process was killed, begins with `(raylet)`.
+
+    Its own log files are in /tmp, which may be in memory. On an idle box they grew by 95 MB a day,
+    nearly all of it statistics once a minute, and would be cut only at 512 MB each.
 
     A token already named in the environment, to join another cluster, is kept.
 
@@ -40,6 +52,8 @@ def set_ray_environment(state_dir: Path) -> None:
     os.environ["RAY_DISABLE_WORKER_LOG_PREFIX"] = "1"
     os.environ["RAY_COLOR_PREFIX"] = "0"
     os.environ["RAY_DEDUP_LOGS"] = "0"
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
     os.environ["RAY_AUTH_MODE"] = "token"
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(_token_file(state_dir))

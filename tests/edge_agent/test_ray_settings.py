@@ -35,3 +35,12 @@ def test_a_token_that_a_lost_write_has_left_is_made_anew(token: Path, left: str)
     assert len(token.read_text()) == 64
     assert "\0" not in token.read_text()
     assert token.read_text().isalnum()
+
+
+def test_rays_own_logs_stay_small_unless_somebody_wants_more(token: Path) -> None:
+    os.environ["RAY_event_stats"] = "1"  # noqa: SIM112 (that is its name)
+    set_ray_environment(token.parent)
+    assert os.environ["RAY_event_stats"] == "1"  # noqa: SIM112
+    assert int(os.environ["RAY_event_stats_print_interval_ms"]) >= 600_000  # noqa: SIM112
+    kept = 1 + int(os.environ["RAY_ROTATION_BACKUP_COUNT"])
+    assert kept * int(os.environ["RAY_ROTATION_MAX_BYTES"]) <= 10**7
