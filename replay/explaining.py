@@ -114,6 +114,15 @@ def recent(
     return found[:count]
 
 
+def earlier_runs(path: Path | str, note: Note = warn) -> list[str]:
+    """The names of the runs in a journal before the latest one, newest first.
+
+    Raises:
+        JournalError: A file is not a journal, or there is none.
+    """
+    return _run(path, None, note)[1]
+
+
 def explain(path: Path | str, request_id: int, run: str | None = None, note: Note = warn) -> Tale:
     """The life of a request.
 

@@ -98,7 +98,8 @@ def explain(
             _show_recent(briefs)
         else:
             asked = f" for model {model!r}" if model else ""
-            say(f"the journal has no request{asked} that ended{f' {outcome}' if outcome else ''}")
+            ended = f" that ended{f' {outcome}' if outcome else ''}"
+            say(f"the journal has no request{asked}{ended}{_since_when(path, run)}")
     else:
         _show_tale(int(request), _tale(path, int(request), run), as_json)
 
@@ -141,6 +142,15 @@ def _tale(path: Path, request: int, run: str | None) -> Tale:
 
     with _reading():
         return explain(path, request, run, say)
+
+
+def _since_when(path: Path, run: str | None) -> str:
+    """For when there is nothing to show: which runs of the scheduler were not looked at."""
+    from replay.explaining import earlier_runs
+
+    with _reading():
+        others = earlier_runs(path, lambda _: None) if run is None else []
+    return f" in the latest run; --run takes an earlier one: {', '.join(others)}" if others else ""
 
 
 @contextmanager

@@ -222,6 +222,16 @@ class TestCommand:
         assert (status, out) == (0, "")
         assert err.endswith(said)
 
+    def test_after_a_restart_the_runs_before_are_named(self, laxity, journal):
+        before = recent(journal, 1)[0]
+        JournalledBox(journal, "goodput", 0).journal.close()
+        _, out, err = laxity("explain", "--journal", str(journal))
+        assert out == ""
+        told, _, run = err.strip().rpartition(": ")
+        assert told.endswith("that ended in the latest run; --run takes an earlier one")
+        _, out, _ = laxity("explain", "--journal", str(journal), "--run", run, "--json")
+        assert [each["id"] for each in json.loads(out)] == [before.id]
+
     @pytest.mark.parametrize(
         ("words", "said"),
         [
