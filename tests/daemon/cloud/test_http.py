@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import socket
@@ -19,7 +20,14 @@ from aiohttp import ClientSession, TCPConnector, web
 from aiohttp.abc import AbstractResolver
 
 from scheduler.core.outcomes import Outcome
-from scheduler.daemon.cloud.endpoint import Fault, RemoteError, apart, said_by_laxity
+from scheduler.daemon.cloud.endpoint import (
+    Fault,
+    Inference,
+    InputTensor,
+    RemoteError,
+    apart,
+    said_by_laxity,
+)
 from scheduler.daemon.cloud.http_endpoint import HttpEndpoint
 from scheduler.daemon.cloud.http_messages import HEADER_LENGTH, inferred
 from scheduler.wire import encode
@@ -400,6 +408,36 @@ def test_a_call_that_failed_keeps_nothing_in_memory():
         except RemoteError:
             del tensors
         return kept() is not None
+
+    gc.disable()
+    try:
+        assert not asyncio.run(run())
+    finally:
+        gc.enable()
+
+
+def test_a_call_that_timed_out_keeps_nothing_in_memory():
+    """Else a server that is silent for hours fills the memory with what was sent there."""
+    held: list[asyncio.StreamWriter] = []
+
+    async def ask(endpoint: HttpEndpoint) -> weakref.ref[memoryview]:
+        tensor = memoryview(bytes(16))
+        x = InputTensor("x", "FP32", (1, 4), [tensor])
+        with contextlib.suppress(RemoteError):
+            await endpoint.infer(Inference("double", "", [x], ["y"], 0.05, 0.05))
+        return weakref.ref(tensor)
+
+    async def run() -> bool:
+        server = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        endpoint = HttpEndpoint(ClientSession, f"http://127.0.0.1:{port}", {}, 100, binary=True)
+        kept = await ask(endpoint)
+        is_kept = kept() is not None
+        assert held
+        await endpoint.close()
+        held.pop().close()
+        server.close()
+        return is_kept
 
     gc.disable()
     try:
