@@ -105,6 +105,7 @@ class CloudLink:
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
         self._gone = self._why_not = ""
+        self._is_out = False
         self._served: set[str] = set()
         self._answered_ns = 0
 
@@ -331,6 +332,7 @@ class CloudLink:
         notes = inferred.notes if run.shrunk is None else shrunk_note(run.dispatch)
         self._listener.on_done(run.id, results, execute_ns, notes)
         if closed:
+            self._is_out = False
             log.info("cloud breaker closed", target=self._id)
             self._standing.open()
         else:
@@ -398,7 +400,9 @@ class CloudLink:
 
     def _opened(self, open_ns: int, reason: str) -> None:
         """Withdraws all batches in flight, which are lost or would be too late."""
-        log.warning("cloud breaker opened", target=self._id, reason=reason)
+        if not self._is_out:  # each trial that fails opens it again, for days if need be
+            self._is_out = True
+            log.warning("cloud breaker opened", target=self._id, reason=reason)
         runs = self._forget_runs()
         # Close the target first, or the withdrawn batches would be sent there again.
         self._watch.opened(open_ns)

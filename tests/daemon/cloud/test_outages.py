@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import structlog.testing
 
@@ -16,7 +17,7 @@ from scheduler.core.target_specs import TargetSpec
 from scheduler.daemon.cloud.link import CloudLink
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server, good
-from tests.daemon.cloud.test_link import hang
+from tests.daemon.cloud.test_link import abort, hang
 
 WAY = OneWay(delay_ms=5.0)
 
@@ -101,6 +102,24 @@ def test_a_server_that_hangs_is_left_alone_after_some_deadlines(tmp_path: Path):
                 if box.breaker != "closed":
                     break
             assert box.link.describe()["breaker"]["trips"] > 0
+
+    asyncio.run(run())
+
+
+def test_the_log_says_once_that_a_server_fails_however_often_it_is_tried(tmp_path: Path):
+    async def run() -> None:
+        async with far_server() as far, box_of(far.url, tmp_path) as box:
+            trips = lambda: box.link.describe()["breaker"]["trips"]  # noqa: E731
+            await box.until(lambda: box.is_up)
+            with structlog.testing.capture_logs() as logs:
+                far.behaviour = abort(grpc.StatusCode.INTERNAL)
+                while trips() < 3:
+                    await box.ask(deadline_ms=60_000)
+                far.behaviour = good
+                while box.breaker != "closed":
+                    await box.ask(deadline_ms=60_000)
+        said = [each["event"] for each in logs if "breaker" in each["event"]]
+        assert said == ["cloud breaker opened", "cloud breaker closed"]
 
     asyncio.run(run())
 
