@@ -100,7 +100,7 @@ class CloudLink:
             self._pace,
             self._standing,
             self._under_way,
-            self._trip,
+            self._withdraw,
         )
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
@@ -354,10 +354,10 @@ class CloudLink:
                     self._pause(error.retry_after_s)
                 self._listener.on_not_run(run_id, reason)
             case Fault.UNREACHABLE:
-                self._trip(reason)
+                self._watch.trip(reason)
                 self._listener.on_not_run(run_id, reason)
             case Fault.SILENT:
-                self._failed(reason)
+                self._watch.failed(reason)
                 self._listener.on_not_run(run_id, reason)
             case Fault.TOO_LARGE:
                 self._watch.heard()
@@ -373,7 +373,7 @@ class CloudLink:
                 # The core retries each request alone, so that a bad one fails alone.
                 self._listener.on_failed(run_id, reason)
             case Fault.FAILED:
-                self._failed(reason)
+                self._watch.failed(reason)
                 self._listener.on_failed(run_id, reason)
 
     def _find_again(self, reason: str) -> None:
@@ -388,26 +388,12 @@ class CloudLink:
         pause_ns = after_s * 1e9 if after_s else self._pauses.next_ns()
         self._standing.close_for(int(min(pause_ns, _LONGEST_PAUSE_NS)))  # inf for many digits
 
-    def _failed(self, reason: str) -> None:
-        open_ns = self._breaker.failed(reason)
-        if open_ns is not None:
-            self._opened(open_ns, reason)
-
-    def _trip(self, reason: str) -> None:
-        """Opens the breaker, unless it is open already."""
-        if not self._watch.is_open:
-            self._opened(self._breaker.trip(reason), reason)
-
-    def _opened(self, open_ns: int, reason: str) -> None:
-        """Withdraws all batches in flight, which are lost or would be too late."""
+    def _withdraw(self, reason: str) -> None:
+        """Takes all batches back, because the breaker has opened."""
         if not self._is_out:  # each trial that fails opens it again, for days if need be
             self._is_out = True
             log.warning("cloud breaker opened", target=self._id, reason=reason)
-        runs = self._forget_runs()
-        # Close the target first, or the withdrawn batches would be sent there again.
-        self._watch.opened(open_ns)
-        self._endpoint.reconnect()
-        for run in runs:
+        for run in self._forget_runs():
             self._listener.on_not_run(run.id, reason)
 
     # -- the end of a batch
@@ -431,5 +417,5 @@ class CloudLink:
         if time.monotonic_ns() >= run.deadline_ns:
             self._standing.limit.dropped()
             if self._answered_ns < run.sent_ns:  # no other batch was answered meanwhile either
-                self._failed("no answer within the deadline")
+                self._watch.failed("no answer within the deadline")
         self._listener.on_not_run(run.id, f"{self._id}: nobody waits any more")

@@ -1,4 +1,4 @@
-"""Watches the way to a server: whether the server is there, and when to try again."""
+"""Watches the way to a server: when its breaker opens, and when to try again."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _SECOND_LOOK = 2
 
 
 class Watch:
-    """Probes one way as often as its pace says, and half-opens its breaker again.
+    """Probes one way as often as its pace says, and opens and half-opens its breaker.
 
     Args:
-        endpoint: The server; reconnected when a probe fails.
+        endpoint: The server; reconnected when the breaker opens, and when a probe fails after that.
         finder: Sends the probes.
         breaker: Whether anything is sent there.
         meter: The measurements of the way.
         pace: The interval between probes, and their timeouts.
         standing: Told of the results.
         under_way: Returns the number of bytes in flight.
-        on_silent: Called with the reason if probes go unanswered while the breaker is not open.
+        on_open: Called with the reason when the breaker has opened: the batches in flight are lost,
+            or would be too late.
 
     Attributes:
         heard_ns: When the server last answered anything.
@@ -47,7 +48,7 @@ class Watch:
         pace: ProbePace,
         standing: Standing,
         under_way: Callable[[], int],
-        on_silent: Callable[[str], None],
+        on_open: Callable[[str], None],
     ) -> None:
         """Idle until `keep` runs."""
         self.heard_ns = 0
@@ -58,7 +59,7 @@ class Watch:
         self._pace = pace
         self._standing = standing
         self._under_way = under_way
-        self._on_silent = on_silent
+        self._on_open = on_open
         self._news = asyncio.Event()
         self._suspect = self._outdated = False
         self._felt_ns = self._open_ns = 0
@@ -111,11 +112,25 @@ class Watch:
         self._outdated = True
         self._news.set()
 
-    def opened(self, open_ns: int) -> None:
-        """The breaker has opened for this long; no batch is sent until a probe succeeds."""
+    def failed(self, reason: str) -> None:
+        """A batch has failed; several in a row open the breaker."""
+        open_ns = self._breaker.failed(reason)
+        if open_ns is not None:
+            self._opened(open_ns, reason)
+
+    def trip(self, reason: str) -> None:
+        """Opens the breaker, unless it is open already."""
+        if not self.is_open:
+            self._opened(self._breaker.trip(reason), reason)
+
+    def _opened(self, open_ns: int, reason: str) -> None:
+        """Sends nothing for this long, and then nothing until a probe succeeds."""
         self._open_ns = open_ns
         self._news.set()
+        # Close the target first, or the batches in flight would be sent there again.
         self._close_while_open()
+        self._endpoint.reconnect()
+        self._on_open(reason)
 
     # -- probes
 
@@ -129,8 +144,8 @@ class Watch:
             error = await self._look(patience_s)
             if error is None:
                 self._standing.doubt_for(0)
-        if error is not None and not self.is_open:
-            self._on_silent(f"no answer to a probe: {error}")
+        if error is not None:
+            self.trip(f"no answer to a probe: {error}")
 
     async def _look(self, patience_s: float) -> RemoteError | None:
         alone = not self._meter.is_bulk(self._under_way())
