@@ -192,6 +192,7 @@ class WorkerLink(asyncio.BufferedProtocol):
             for number in self._told - self._shared.pages.keys():
                 self._write(encode({"t": "forget", "pages": number}))
                 self._told.discard(number)
+                self._mapped.discard(number)
 
     def _map_results(self, where: Header) -> None:
         try:

@@ -31,11 +31,13 @@ class Lending:
         self._shared = shared
         self._tell = tell
         self._number: int | None = None
+        self._is_tried = False
         self.returns = Returns(tell)
 
     def note(self, body: Body) -> None:
         """Lends the client memory if it has sent a body that is better placed there."""
-        if self._number is None and len(body) >= LEAST_BYTES:
+        if not self._is_tried and len(body) >= LEAST_BYTES:
+            self._is_tried = True
             self._number = self._shared.lend()
             if self._number is not None:
                 self._tell({"t": "memory", **self._shared.pages[self._number].where()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import socket
 import threading
@@ -23,7 +24,7 @@ from scheduler.client import exchange
 from scheduler.client.lent_memory import LentMemory, borrowed
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
-from scheduler.daemon import worker_link
+from scheduler.daemon import shared_bodies, worker_link
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.ingress.native import DoorRules, NativeDoor
@@ -285,6 +286,23 @@ def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch)
             assert set(box.server._pages) == set(box.driver.shared.pages) == {0, 1}
         await until(lambda: set(box.server._pages) == {0})
         assert set(box.driver.shared.pages) == {0}
+        (device,) = box.driver._linked.values()
+        assert device.link._told == device.link._mapped == {0}
+
+    played(acts)
+
+
+def test_a_client_for_which_no_memory_is_left_is_told_of_once(played, monkeypatch):
+    async def acts(box, client):
+        def refuse(_size):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(shared_bodies, "OwnPages", refuse)
+        with structlog.testing.capture_logs() as logs:
+            for value in range(3):
+                await ends(client, LARGE, value)
+        warned = [log["event"] for log in logs if log["log_level"] == "warning"]
+        assert warned == ["no memory to share with a client"]
 
     played(acts)
 
