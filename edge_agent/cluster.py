@@ -19,6 +19,7 @@ from edge_agent.needless import end_needless, nothing_needless
 from edge_agent.rebirth import end_started
 from edge_agent.terminal import SIGNALS, signals_held
 from scheduler.address import LONGEST_SOCKET_PATH
+from scheduler.launching import launch_folder
 from workers.runtimes.base import one_line
 
 _SHUTDOWN_S = 8.0
@@ -75,7 +76,7 @@ class Cluster:
 
     def _start(self, cores: int, object_store_bytes: int) -> None:
         try:
-            with signals_held(), _groups_of_their_own():
+            with signals_held(), _groups_of_their_own(), _in_launch_folder():
                 ray.init(
                     address="local",
                     num_cpus=max(1, cores),
@@ -147,6 +148,18 @@ def _store_folder(folder: Path) -> str | None:
         "%s can't be written: Ray keeps shared memory in files in %s", _SHARED_MEMORY, folder
     )
     return str(folder)
+
+
+@contextlib.contextmanager
+def _in_launch_folder() -> Iterator[None]:
+    """Be in the launch folder within the block: Ray tells its workers where its driver is."""
+    before = os.open(".", os.O_PATH | os.O_CLOEXEC)  # it may have been removed, or moved meanwhile
+    try:
+        os.chdir(launch_folder())
+        yield
+    finally:
+        os.fchdir(before)
+        os.close(before)
 
 
 _leaving = threading.local()

@@ -21,6 +21,7 @@ from edge_agent.listening import bind
 from scheduler.address import Address, spoken
 from scheduler.config.box import Config
 from scheduler.ingress.process import DoorSpec, Kind
+from scheduler.launching import launch_folder
 
 log = structlog.get_logger()
 
@@ -166,6 +167,7 @@ class Doors:
         door.spec.write(door.path)  # anew: what cleans /tmp may have removed it
         process = subprocess.Popen(
             [sys.executable, "-m", "scheduler.ingress.process", str(door.path)],
+            cwd=launch_folder(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -18,6 +18,7 @@ from types import TracebackType
 from edge_agent.accelerators import Found, nvidia_gpus, openvino_devices
 from edge_agent.errors import AgentError
 from edge_agent.hardware import Hardware, cuda_runtimes, probe
+from scheduler.launching import launch_folder
 
 PATIENCE_S = 120.0
 """How long to wait, in seconds; a first import from a slow memory card takes tens of seconds."""
@@ -80,6 +81,7 @@ class Probing:
     def _started(self, left_out: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [*self._command, *left_out],
+            cwd=launch_folder(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process, which ends the other

@@ -18,6 +18,7 @@ import psutil
 import yaml
 
 from scheduler.files import replace_file
+from scheduler.launching import launch_folder
 
 STOP_S = 15.0
 """How long the agent may take to stop before its processes are killed."""
@@ -84,6 +85,7 @@ class Box:
         with (self.folder / "agent.log").open("wb") as log:
             self._agent = subprocess.Popen(
                 [sys.executable, "-m", "edge_agent", "--config", str(self.folder / "edge.yaml")],
+                cwd=launch_folder(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

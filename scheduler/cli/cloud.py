@@ -20,6 +20,7 @@ from scheduler.cli.help import COMMAND, COMMANDS, examples
 from scheduler.cli.streams import AsJson
 from scheduler.cli.tables import plain_table
 from scheduler.errors import LaxityError
+from scheduler.launching import launch_folder
 
 if TYPE_CHECKING:
     from edge_agent.cloud.config import ApplicationConfig
@@ -190,10 +191,12 @@ def _detach(file: Path, config: ApplicationConfig, lock: int) -> None:
 
     exit_on_signals()
     log = config.state_dir / "cloud.log"
+    file = file.absolute()
     program = [sys.executable, "-m", "scheduler.cli", "cloud", "up", "--config", str(file)]
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
             [*program, "--lock", str(lock)],
+            cwd=launch_folder(),
             pass_fds=[lock],
             stdin=subprocess.DEVNULL,
             stdout=out,

@@ -30,9 +30,12 @@ finally:
 """
 
 
-def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    script: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script],
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -57,6 +60,17 @@ def test_a_part_is_watched_though_another_process_vanishes_meanwhile(
         finally:
             raylet.kill()
     assert died.get(timeout=PATIENCE_S) == "raylet"
+
+
+@pytest.mark.e2e
+def test_rays_workers_import_nothing_from_where_the_agent_was_started(tmp_path: Path) -> None:
+    (tmp_path / "policies.py").write_text("raise ImportError('not ours')")
+    look = "ray.get(ray.remote(lambda: __import__('policies').DEFAULT).remote())"
+    script = f"import os\n{CLUSTER}".replace(
+        "    cluster.stop()", f"    print({look}, os.getcwd())\n    cluster.stop()"
+    )
+    done = run(script, cwd=tmp_path)
+    assert done.stdout.splitlines()[1:] == [f"goodput {tmp_path}"], done.stderr
 
 
 @pytest.mark.e2e

@@ -30,6 +30,13 @@ def test_what_is_found_apart_is_what_is_found_here():
     assert look(("OpenVINO",)).cpu == probe().cpu
 
 
+def test_modules_where_it_is_started_are_not_taken_for_ours(tmp_path, monkeypatch):
+    for name in ("edge_agent", "scheduler", "workers"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path)
+    assert probe_apart() == probe()
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "how"),
     [
