@@ -185,6 +185,20 @@ class AsyncClient:
         id: str | None = None,
     ) -> Coroutine[Any, Any, AsyncTask]: ...
 
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: bool,
+        id: str | None = None,
+    ) -> asyncio.Future[Result] | Coroutine[Any, Any, AsyncTask]: ...
+
     def submit(
         self,
         model: str,
@@ -286,7 +300,7 @@ class AsyncClient:
         Frames may come from an asynchronous iterable; results are yielded while waiting for the
         next frame.
         """
-        check_map(frames, concurrency)
+        check_map(frames, concurrency, options)
         ask: Callable[..., Any] = self.infer if options.get("durable") else self.submit
 
         async def send(frame: Any) -> asyncio.Future[Any]:

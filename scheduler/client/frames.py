@@ -28,11 +28,12 @@ _TURN_S = 0.001
 """How long frames that need no waiting are sent before the event loop gets a turn."""
 
 
-def check_map(frames: Any, concurrency: Any) -> None:
+def check_map(frames: Any, concurrency: Any, options: Mapping[str, Any]) -> None:
     """Checks the arguments of `map`.
 
     Raises:
-        InvalidInput: The frames are a single dict, or the concurrency is not an integer from 1.
+        InvalidInput: The frames are a single dict, the concurrency is not an integer from 1, or one
+            id is given for the tasks of all frames.
     """
     if isinstance(frames, Mapping):
         raise InvalidInput(
@@ -40,6 +41,8 @@ def check_map(frames: Any, concurrency: Any) -> None:
         )
     if type(concurrency) is not int or concurrency < 1:
         raise InvalidInput(f"concurrency is an integer from 1, not {concurrency!r}")
+    if options.get("id") is not None:
+        raise InvalidInput("id is that of one task; submit each frame with an id of its own")
 
 
 def results(

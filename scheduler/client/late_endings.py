@@ -22,7 +22,7 @@ def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> La
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     detail = {"budget_ms": budget_ms}
     if not call.is_infer:
-        return Unavailable(f"{url} did not answer within {budget_ms:.12g} ms", detail)
+        return Unavailable(f"{url} did not answer within {budget_ms / 1e3:.3g} s", detail)
     if call.sends and call.connection is None:
         where = f"the connection to {url} was lost: {lost}"
     elif call.sends:

@@ -147,6 +147,20 @@ class Client:
         id: str | None = None,
     ) -> Task: ...
 
+    @overload
+    def submit(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        *,
+        deadline_ms: float | None = None,
+        deadline_s: float | None = None,
+        variant: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        durable: bool,
+        id: str | None = None,
+    ) -> Future[Result] | Task: ...
+
     def submit(
         self,
         model: str,
@@ -294,7 +308,7 @@ class Client:
             LaxityError: The error of the first frame that failed, `InvalidInput` if it can't be
                 sent; frames in flight are cancelled.
         """
-        check_map(frames, concurrency)
+        check_map(frames, concurrency, options)
         submit: Submit = self.submit
 
         def send(frame: Any) -> Future[Result] | Task:

@@ -6,13 +6,23 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
 import pytest
 from typing_extensions import assert_type
 
-from scheduler import AsyncClient, Client, ModelNotFound, Overloaded, Result, Unavailable, wire
+from scheduler import (
+    AsyncClient,
+    Client,
+    ModelNotFound,
+    Overloaded,
+    Result,
+    Task,
+    Unavailable,
+    wire,
+)
 from tests.fake_box import MODELS, FakeBox, Peer, ignore, image
 
 MINUTE_MS = 60_000
@@ -55,6 +65,14 @@ def test_a_type_checker_knows_what_comes(box: FakeBox) -> None:
             assert_type(result, Result)
         for told in client.map("digits", [image(1)], deadline_s=60, return_exceptions=True):
             assert_type(told, Result | Exception)
+
+        def ask(durable: bool) -> None:
+            assert_type(
+                client.submit("digits", image(1), deadline_s=60, durable=durable),
+                Future[Result] | Task,
+            )
+
+        ask(durable=False)
 
     async def main() -> None:
         async with AsyncClient(box.url) as client:

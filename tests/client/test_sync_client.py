@@ -550,6 +550,10 @@ class TestMap:
         with pytest.raises(InvalidInput, match=r"frames are many, .* single dict is for submit"):
             client.map("digits", image(1), deadline_ms=MINUTE_MS)
 
+    def test_frames_do_not_share_the_id_of_one_task(self, client):
+        with pytest.raises(InvalidInput, match="submit each frame with an id of its own"):
+            client.map("digits", [image(1)], deadline_ms=1, durable=True, id="night")
+
 
 class TestCallbacks:
     """They run on the thread on which a client's answers come."""
