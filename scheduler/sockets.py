@@ -68,3 +68,13 @@ def listener_for_both(port: int) -> socket.socket:
         OSError: The port is not free.
     """
     return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+
+
+def local_host_of(name: object) -> str | None:
+    """The address in a socket's name, one of IPv4 as such; None if it has none.
+
+    A socket for both gives the mapped form, ::ffff:10.0.0.7, which is in no certificate.
+    """
+    if not isinstance(name, tuple):
+        return None
+    return str(name[0]).removeprefix("::ffff:")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from scheduler import wire
 from scheduler.client.tls import PERHAPS_TLS, Tls, TlsFailure
 from scheduler.errors import ProtocolError, error_from_code
-from scheduler.sockets import CLIENT_GIVES_UP_MS, set_up_tcp
+from scheduler.sockets import CLIENT_GIVES_UP_MS, local_host_of, set_up_tcp
 
 if TYPE_CHECKING:
     from scheduler.address import Address
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
     def local_host(self) -> str | None:
         """This end's address on the connection; None if it has none."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
-        return str(name[0]) if isinstance(name, tuple) else None
+        return local_host_of(name)
 
     def fail(self, error: Exception) -> None:
         """Aborts the connection; `on_lost` follows with `error`."""

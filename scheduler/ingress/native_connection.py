@@ -34,7 +34,7 @@ from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
 from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
-from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
+from scheduler.sockets import DOOR_GIVES_UP_MS, local_host_of, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode
 
@@ -392,7 +392,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def local_host(self) -> str | None:
         """This box's address as the client reached it; None for a unix socket."""
         name = self._transport.get_extra_info("sockname") if self._transport is not None else None
-        return str(name[0]) if isinstance(name, tuple) else None
+        return local_host_of(name)
 
     def tell(self, header: Header) -> None:
         """Sends a message that answers nothing, outside of any event."""

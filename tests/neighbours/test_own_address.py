@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,8 @@ import pytest
 from scheduler.config.box import Config
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.parts import neighbours_of
+from scheduler.sockets import listener_for_both, local_host_of
+from tests.edge_agent.test_listening import needs_ipv6
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,13 @@ def test_a_box_says_the_address_at_which_others_reach_it(
         return made.introduction(connection)
 
     assert asyncio.run(introduction())["address"] == said
+
+
+@needs_ipv6
+def test_who_came_by_ipv4_to_a_door_for_both_sees_that_address() -> None:
+    with listener_for_both(0) as door:
+        port = door.getsockname()[1]
+        for host in ("127.0.0.1", "::1"):
+            with socket.create_connection((host, port), timeout=5), door.accept()[0] as near:
+                assert local_host_of(near.getsockname()) == host
+    assert local_host_of("/run/laxity.sock") is None
