@@ -39,7 +39,7 @@ from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.direct import DirectDoor
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native import DoorRules, NativeDoor
-from scheduler.ingress.taken_files import TakenFiles
+from scheduler.ingress.taken_files import Read, TakenFiles
 from scheduler.ingress.unix_door import UnixDoor
 from scheduler.policy_loading import FALLBACK, NamedPolicy
 from scheduler.result import Result
@@ -141,7 +141,7 @@ class SchedulerProcess:
         Tokens and certificates are applied before this returns. The policy is loaded in another
         thread, in the background, because its imports may take seconds.
         """
-        self._wait(self._take_files(self._files.usable()))
+        self._wait(self._take_files(self._files.read(self._tls)))
         self._files.keep()
         self._live.read_again(self._driver, self._loop)
 
@@ -232,8 +232,8 @@ class SchedulerProcess:
                 raise no_listening(address, error) from None
         return await UnixDoor(self._door, address.path).open()
 
-    async def _take_files(self, usable: Config) -> None:
-        self._files.apply(usable, self._door, self._tls)
+    async def _take_files(self, read: Read) -> None:
+        read.apply(self._door)
 
     def _end_for_policy(self, why: str) -> None:
         """Ends the process, because nothing else can end its hung loop; Ray starts the next.

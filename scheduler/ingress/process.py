@@ -172,11 +172,17 @@ async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
     while True:
         await asked.wait()
         asked.clear()
-        usable = _usable(config)
         try:
-            door.reload(load_access(usable.token_file, usable.tenants_file), usable.tls)
+            # In another thread: a long file takes a while.
+            access, tls = await asyncio.to_thread(_read, config)
+            door.reload(access, tls)
         except (ConfigError, OSError) as error:
             log.error("tokens and certificates not applied", error=str(error))
+
+
+def _read(config: Config) -> tuple[Access, TlsConfig | None]:
+    usable = _usable(config)
+    return load_access(usable.token_file, usable.tenants_file), usable.tls
 
 
 def _usable(config: Config) -> Config:

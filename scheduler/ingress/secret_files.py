@@ -172,11 +172,12 @@ def _raised(check: Callable[[], object]) -> Iterator[ConfigError]:
 
 def _wrong_tokens(files: Files) -> Iterator[ConfigError]:
     token, tenants = files.get("token_file"), files.get("tenants_file")
-    alone = [
-        *_raised(lambda: load_access(token, None)),
-        *_raised(lambda: load_access(None, tenants)),
-    ]
-    yield from alone or _raised(lambda: load_access(token, tenants))
+    if together := list(_raised(lambda: load_access(token, tenants))):
+        alone = [
+            *_raised(lambda: load_access(token, None)),
+            *_raised(lambda: load_access(None, tenants)),
+        ]
+        yield from alone or together
 
 
 def _put_tokens(config: Config, files: Files) -> Config:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import structlog
 
 from scheduler.config.box import Config
@@ -10,13 +12,32 @@ from scheduler.daemon.parts import token_for_others
 from scheduler.ingress.certificates import DoorContext
 from scheduler.ingress.native import NativeDoor
 from scheduler.ingress.secret_files import LastGood
-from scheduler.tenants import load_access
+from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
 
 
+class Read(NamedTuple):
+    """What files hold now.
+
+    Attributes:
+        access: The access rules; None if they can't be read.
+        token: The token for other boxes; None if there is none, or it can't be read.
+    """
+
+    access: Access | None
+    token: str | None
+
+    def apply(self, door: NativeDoor) -> None:
+        """Gives a door what could be read, in the event loop of the door."""
+        if self.access is not None:
+            door.take_access(self.access)
+        if door.neighbours is not None and self.token is not None:
+            door.neighbours.token = self.token
+
+
 class TakenFiles:
-    """Applies the files of a configuration, each kind as far as it can be used.
+    """Reads the files of a configuration, each kind as far as it can be used.
 
     Args:
         config: The configuration; what it names of such files changes only with a restart.
@@ -24,7 +45,7 @@ class TakenFiles:
             broken. Replicas of a cloud application share a state folder, and have no copies.
 
     Attributes:
-        not_taken: What is wrong with the files that could not be applied the last time.
+        not_taken: What is wrong with the files that could not be used the last time.
     """
 
     def __init__(self, config: Config, copies: bool) -> None:
@@ -47,24 +68,29 @@ class TakenFiles:
         if self._copies:
             self._last_good.keep(self._config)
 
-    def apply(self, usable: Config, door: NativeDoor, tls: DoorContext | None) -> None:
-        """Gives the doors what `usable` returned; call this on their event loop."""
+    def read(self, tls: DoorContext | None) -> Read:
+        """Reads the files again; a long one takes a while, so not on the doors' event loop.
+
+        Args:
+            tls: The certificates of the doors, which apply to handshakes from now on.
+        """
+        usable = self.usable()
         if tls is not None and usable.tls is not None:
             try:
                 tls.read_again(usable.tls)
             except ConfigError as error:
                 self._take_not("certificates", error)
+        access, token = None, None
         try:
             access = load_access(usable.token_file, usable.tenants_file)
         except ConfigError as error:
             self._take_not("tokens", error)
-            return
-        door.take_access(access)
-        if door.neighbours is not None:
+        if usable.neighbours is not None:
             try:
-                door.neighbours.token = token_for_others(usable)
+                token = token_for_others(usable)
             except ConfigError as error:
                 self._take_not("token for other boxes", error)
+        return Read(access, token)
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not applied", error=str(error))

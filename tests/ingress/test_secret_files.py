@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trustme
 
 from scheduler.config.box import Config, load_config
 from scheduler.config.cloud import CloudTlsConfig
-from scheduler.ingress import secret_files
+from scheduler.config.doors import TlsConfig
+from scheduler.ingress import process, secret_files
 from scheduler.ingress.certificates import server_context
 from scheduler.ingress.process import _usable
 from scheduler.ingress.secret_files import LastGood
-from scheduler.tenants import hash_of, load_access, new_token, read_token
+from scheduler.tenants import Access, hash_of, load_access, new_token, read_tenants, read_token
 
 TOKEN, CAMERA = new_token(), new_token()
 
@@ -205,3 +209,41 @@ def test_what_this_user_may_not_read_is_left_out(box: Config, tmp_path: Path) ->
     for group in secret_files.groups_of(box.model_copy(update=more)):
         for away in group.files.values():
             assert group.problems(away.__ne__) == []
+
+
+def test_a_door_reads_its_files_beside_its_event_loop(
+    box: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+
+    def read(*files: Path | None) -> Access:
+        readers.append(threading.current_thread())
+        return load_access(*files)
+
+    class Door:
+        def __init__(self) -> None:
+            self.reloaded = asyncio.Event()
+
+        def reload(self, access: Access, tls: TlsConfig | None) -> None:
+            assert access.by_token(TOKEN).name == "owner"
+            assert tls == box.tls
+            self.reloaded.set()
+
+    async def run() -> None:
+        door, asked = Door(), asyncio.Event()
+        reloading = asyncio.create_task(process._reload(cast(Any, door), box, asked))
+        asked.set()
+        await door.reloaded.wait()
+        reloading.cancel()
+
+    monkeypatch.setattr(process, "load_access", read)
+    asyncio.run(run())
+    assert readers
+    assert threading.main_thread() not in readers
+
+
+def test_a_long_file_is_parsed_once_for_all_who_look_at_it(box: Config) -> None:
+    assert box.tenants_file is not None
+    assert read_tenants(box.tenants_file) is read_tenants(box.tenants_file)
+    write(box.tenants_file, f'tenants: [{{name: other, tokens: ["{hash_of(CAMERA)}"]}}]')
+    assert lets_in(box, CAMERA) == "other"
