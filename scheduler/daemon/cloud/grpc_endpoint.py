@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2 as pb
 
+from scheduler.daemon.cloud.distrust import distrusted_by_grpc
 from scheduler.daemon.cloud.endpoint import (
     Fault,
     Inference,
@@ -233,7 +234,8 @@ def _remote_error(error: grpc.aio.AioRpcError, masked: Masked) -> RemoteError:
     # After `infeasible`, another deadline may be tried at once.
     is_infeasible = trailing.get("laxity-code") == "infeasible"
     after_s = None if is_infeasible else _seconds(trailing.get("retry-after"))
-    return RemoteError(fault, f"{status.name}: {masked(details)}", after_s)
+    told = distrusted_by_grpc(details) if fault is Fault.UNREACHABLE else None
+    return RemoteError(fault, f"{status.name}: {told or masked(details)}", after_s)
 
 
 def _seconds(text: Any) -> float | None:

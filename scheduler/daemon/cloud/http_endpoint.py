@@ -11,6 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
+from scheduler.daemon.cloud.distrust import distrusted
 from scheduler.daemon.cloud.endpoint import (
     Fault,
     Inference,
@@ -209,8 +210,15 @@ class HttpEndpoint:
 
 def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
     """The reason for people; aiohttp's own text shows its settings."""
-    is_tls = isinstance(error, aiohttp.ClientSSLError)
-    if not isinstance(error, aiohttp.ClientConnectorError) or is_tls:
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+        return distrusted(getattr(cause, "verify_message", "") or str(cause))
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        reason = getattr(error.os_error, "reason", None) or str(error.os_error)
+        no_tls = reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+        told = "it does not speak TLS: is it an http:// address?"
+        return told if no_tls else f"the TLS handshake failed: {reason}"
+    if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error) or type(error).__name__
     cause = error.os_error
     number = cause.errno or 0  # a resolver's are negative

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,61 @@ def test_a_server_of_an_unknown_authority_is_not_spoken_to(tmp_path: Path, files
 
 
 @asynccontextmanager
-async def server_behind(over: str, files: Certificates) -> AsyncIterator[str]:
+async def server_behind(
+    over: str, files: Certificates, issued: trustme.LeafCert | None = None
+) -> AsyncIterator[str]:
+    issued = issued or files.authority.issue_cert("localhost")
     if over == "grpcs":
-        async with far_server(credentials=files.server(mutual=False)) as far:
+        pair = issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
+        async with far_server(credentials=grpc.ssl_server_credentials([pair])) as far:
             yield f"grpcs://localhost:{far.port}"
         return
     context, server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), HttpServer()
-    files.authority.issue_cert("localhost").configure_cert(context)
+    issued.configure_cert(context)
     yield await server.start(context)
     await server.stop()
+
+
+@pytest.mark.parametrize("over", ["grpcs", "https"])
+@pytest.mark.parametrize(
+    ("host", "days", "known", "said"),
+    [
+        ("localhost", 1, False, "; tls.ca of this cloud should hold the certificate of the CA"),
+        ("localhost", -1, True, "certificate has expired; it has to be renewed there, or a clock"),
+        ("other.example", 1, True, "; the url needs a name or address that is in its certificate"),
+    ],
+)
+def test_why_a_certificate_is_not_accepted_is_told_with_the_remedy(
+    tmp_path: Path, files: Certificates, over: str, host: str, days: int, known: bool, said: str
+):
+    until = datetime.now(timezone.utc) + timedelta(days=days)
+    issued = files.authority.issue_cert(host, not_after=until)
+    if not known:
+        trustme.CA().cert_pem.write_to_path(files.ca)
+
+    async def run() -> str:
+        tls = {"ca": files.ca}
+        async with server_behind(over, files, issued) as url, box_of(url, tmp_path, tls=tls) as box:
+            told = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
+            await box.until(lambda: told() not in ("starting", "looking at the server"))
+            return str(told())
+
+    told = asyncio.run(run())
+    assert "its certificate is not accepted: " in told
+    assert said in told
+
+
+def test_a_server_that_does_not_speak_tls_may_be_one_of_http(tmp_path: Path):
+    async def run() -> str:
+        server = HttpServer()
+        url = (await server.start()).replace("http:", "https:")
+        async with box_of(url, tmp_path) as box:
+            told = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
+            await box.until(lambda: told() not in ("starting", "looking at the server"))
+            await server.stop()
+            return str(told())
+
+    assert asyncio.run(run()) == "it does not speak TLS: is it an http:// address?"
 
 
 @pytest.mark.parametrize("over", ["grpcs", "https"])
