@@ -24,6 +24,7 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
+from edge_agent.last_config import LastConfig
 from edge_agent.listening import check_free, remove_stale
 from edge_agent.ray_files import RayFiles
 from edge_agent.readiness import Readiness
@@ -77,6 +78,9 @@ class Agent:
         self.config = config
         self.devices = default_devices(hardware) if config.devices == "auto" else config.devices
         self._last_good = LastGood(config.state_dir)
+        self._last_config: LastConfig | None = None
+        if config_file is not None:
+            self._last_config = LastConfig(config_file, over, config.state_dir)
         usable, broken = self._last_good.usable(config)
         for name, problem in broken:
             told = f"{name}: what was last in use stays until this is mended"
@@ -143,12 +147,15 @@ class Agent:
         kept = (actors, count, is_ready, self._start_over, self._stopping)
         files = RayFiles(self._run_dir / "ray")
         threading.Thread(target=files.watch, args=kept, daemon=True).start()
-        if config_file is not None:
+        if self._last_config is not None:
+            self._last_config.keep()
             heard = (self._reload, self._stopping)
             threading.Thread(target=watch.run, args=heard, daemon=True).start()
 
     def _reload(self) -> None:
         """Make the scheduler and doors read the configuration, tokens and certificates again."""
+        if self._last_config is not None:
+            self._last_config.keep()
         try:
             ray.get(self.scheduler.reload.remote())
         except RayActorError:  # it reads the file when it restarts
@@ -226,7 +233,13 @@ class Agent:
         for actor in (self.scheduler, *self.workers.values()):
             with contextlib.suppress(RayActorError):
                 ray.kill(actor, no_restart=True)
-        self._clean_up(ended, self._last_good.forget)
+        self._clean_up(ended, self._forget)
+
+    def _forget(self) -> None:
+        """Forget what was last usable: at the next start somebody is there to read mistakes."""
+        self._last_good.forget()
+        if self._last_config is not None:
+            self._last_config.forget()
 
     def _start_over(self, why: str) -> None:
         """Start over, from any thread: threads of the old life may wait for Ray for ever."""

@@ -16,6 +16,7 @@ import typer
 from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
 from edge_agent.hardware import describe
+from edge_agent.last_config import load_again
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
@@ -33,7 +34,7 @@ from edge_agent.terminal import (
 from scheduler.address import AddressError
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import print_json
-from scheduler.config.box import Config, load_config
+from scheduler.config.box import Config
 from scheduler.config.neighbours import peer_address
 from scheduler.config.problems import ConfigError
 from scheduler.daemon.logs import set_up_logging
@@ -104,10 +105,10 @@ def serve(
     if models is not None:
         over["models"] = str(models.absolute())
     try:
-        settings = load_config(config, over)
+        settings, mistake = load_again(config, over)
         if settings.log.format == "auto":  # Ray's processes have no terminal to detect
             over["log"] = {"format": "console" if console.is_terminal else "json"}
-            settings = load_config(config, over)
+            settings, mistake = load_again(config, over)
     except ConfigError as error:
         _complain(error)
         with contextlib.suppress(ConfigError):  # it can't be read, as was just said
@@ -115,6 +116,9 @@ def serve(
                 _complain(f"{config} looks like a file for `laxity cloud up`, not for a box")
         try_again()
         raise typer.Exit(2) from None
+    if mistake is not None:
+        _complain(mistake)
+        _complain("Until this is mended, the last configuration without a mistake stays.")
     raise typer.Exit(_run(settings, config, over))
 
 

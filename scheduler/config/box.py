@@ -18,7 +18,7 @@ from scheduler.config.energy import EnergyConfig
 from scheduler.config.listen import ListenConfig
 from scheduler.config.neighbours import NeighboursConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
-from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.problems import ConfigError, problems_of, read_yaml, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, Seconds, Section, written_as
 
 
@@ -270,18 +270,24 @@ class Config(Section):
         return self.durable.dir or self.state_dir / "tasks"
 
 
-def load_config(path: Path | None, over: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    path: Path | None, over: Mapping[str, Any] | None = None, text: str | None = None
+) -> Config:
     """Reads and validates a configuration.
 
     Args:
         path: A YAML file; None takes every default, with relative paths starting here.
         over: Keys that override the file's, e.g. from a command line; within a section, only the
             given keys are overridden.
+        text: What counts as the file's content; None to read it.
 
     Raises:
         ConfigError: With every mistake in the file, its line, and what would be accepted.
     """
-    data, node = ({}, None) if path is None else read_yaml_file(path)
+    data: dict[str, Any] = {}
+    node = None
+    if path is not None:
+        data, node = read_yaml_file(path) if text is None else read_yaml(text, str(path))
     for key, value in (over or {}).items():
         section = data.get(key) or {}
         if not isinstance(value, Mapping):

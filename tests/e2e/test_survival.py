@@ -413,6 +413,24 @@ def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgen
     assert agent.process.poll() is None, "it is the same process"
 
 
+def test_it_starts_over_with_the_last_configuration_if_the_file_has_a_mistake(
+    agent: RunningAgent,
+) -> None:
+    since = len(agent.lines)
+    agent.config_file.write_text("site: [")
+    try:
+        next(p for p in agent.processes() if p.name() == "gcs_server").kill()
+        eventually(partial(serves_again, agent, since))
+        assert says(agent, "Until this is mended, the last configuration", since)
+        load = Load(agent.url)
+        load.wait_for_result_after(time.monotonic(), timeout_s=90)
+        load.finish()
+        with Client(agent.url) as client:
+            assert str(agent.config_file) in client.status()["not_taken_over"][0]
+    finally:
+        agent.write_config()
+
+
 def test_a_box_whose_files_are_cleaned_away_still_brings_its_processes_back(
     agent: RunningAgent,
 ) -> None:
