@@ -247,7 +247,7 @@ def load_access(token_file: Path | None, tenants_file: Path | None) -> Access:
     """
     tenants: list[Tenant] = []
     if token_file is not None:
-        tenants.append(OWNER.model_copy(update={"tokens": (_read_token_hash(token_file),)}))
+        tenants.append(OWNER.model_copy(update={"tokens": _read_token_hashes(token_file)}))
     if tenants_file is not None:
         own = [hashed for tenant in tenants for hashed in tenant.tokens]
         tenants.extend(read_tenants(tenants_file, own))
@@ -314,31 +314,38 @@ def _without_secrets(problem: Problem) -> Problem:
     return replace(problem, message=f"should be a list of hashes: {_HASH_WANTED}")
 
 
-def _read_token_hash(path: Path) -> str:
-    """The hash of the box's single token; the file holds the token or its hash.
+def _read_token_hashes(path: Path) -> tuple[str, ...]:
+    """The hashes of the box's tokens; each line of the file holds a token or its hash.
 
     Raises:
-        ConfigError: It holds neither.
+        ConfigError: A line holds neither, or there is none.
     """
-    text = read_secret(path, "token_file").strip()
-    if text.startswith(HASH_PREFIX):
+    lines = read_secret(path, "token_file").strip().split("\n")
+    found, problems = [], []
+    for number, line in enumerate(map(str.strip, lines), 1):
         try:
-            return _checked_hash(text)
+            found.append(_checked_hash(line) if line.startswith(HASH_PREFIX) else _hashed(line))
         except ValueError as error:
-            raise ConfigError(str(path), [Problem("token_file", str(error))]) from None
-    if len(text) < SHORTEST_TOKEN:
-        message = f"holds {len(text)} characters; a token has {SHORTEST_TOKEN} or more"
-        raise ConfigError(str(path), [Problem("token_file", message)])
-    return hash_of(text)
+            where = f"line {number} " if len(lines) > 1 else ""
+            problems.append(Problem("token_file", f"{where}{error}"))
+    if problems:
+        raise ConfigError(str(path), problems)
+    return tuple(found)
+
+
+def _hashed(token: str) -> str:
+    if len(token) < SHORTEST_TOKEN:
+        raise ValueError(f"holds {len(token)} characters; a token has {SHORTEST_TOKEN} or more")
+    return hash_of(token)
 
 
 def read_token(path: Path) -> str:
-    """Reads a token, not its hash, from a file, to be shown to others.
+    """Reads the first token of a file, not its hash, to be shown to others.
 
     Raises:
-        ConfigError: The file can't be used, or holds a hash or no token.
+        ConfigError: The file can't be used, or begins with a hash or no token.
     """
-    text = read_secret(path, "token_file").strip()
+    text = read_secret(path, "token_file").strip().partition("\n")[0].strip()
     if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
         message = "holds a hash or no token; what is shown to other boxes is the token itself"
         raise ConfigError(str(path), [Problem("token_file", message)])

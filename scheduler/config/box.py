@@ -187,8 +187,8 @@ class Config(Section):
     owner, and reloaded when it changes."""
 
     token_file: ConfigPath | None = None
-    """A file with the single token that clients must show, or its hash; readable only by its owner,
-    and reloaded when it changes."""
+    """A file with the token that clients must show, or its hash; each line is one that is accepted.
+    Readable only by its owner, and reloaded when it changes."""
 
     durable: DurableConfig = Field(default_factory=DurableConfig)
     """Durable tasks, which are kept on disk until they have run."""

@@ -20,6 +20,7 @@ from scheduler.tenants import (
     load_access,
     new_token,
     read_tenants,
+    read_token,
 )
 
 TOKEN, OTHER = new_token(), new_token()
@@ -131,6 +132,26 @@ def test_a_token_file_holds_the_token_or_its_hash_for_its_owner_alone(tmp_path: 
     secret(path, TOKEN).chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
         load_access(path, None)
+
+
+def test_each_line_of_a_token_file_is_accepted_and_the_first_is_shown_to_others(tmp_path: Path):
+    old, new = TOKEN, new_token()
+    for text in (f"{old}\n{new}\n", f"{new}\r\n{hash_of(old)}"):
+        path = secret(tmp_path / "token", text)
+        access = load_access(path, None)
+        assert access.by_token(old).name == access.by_token(new).name == "owner"
+        assert read_token(path) == text.split()[0]
+        for wrong in (text, f"{old} {new}", ""):
+            with pytest.raises(Unauthorized):
+                access.by_token(wrong)
+    with pytest.raises(ConfigError) as error:
+        load_access(secret(path, f"{old}\n\nshort\nsha256:abc\n"), None)
+    said = str(error.value)
+    assert "line 2 holds 0 characters; a token has 16 or more" in said
+    assert "line 3 holds 5 characters" in said
+    assert "line 4 should be" in said
+    with pytest.raises(ConfigError, match="hash or no token"):
+        read_token(secret(path, f"{hash_of(old)}\n{new}"))
 
 
 def test_a_rate_is_kept_with_a_burst_and_says_when_to_come_back() -> None:
