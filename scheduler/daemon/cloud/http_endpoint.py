@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from traceback import clear_frames
 from urllib.parse import quote
 
 import aiohttp
@@ -163,7 +162,7 @@ class HttpEndpoint:
                 return response.headers, raw
         except asyncio.TimeoutError as error:
             # aiohttp's frame holds this call's task, and that the error: both tensors would stay.
-            clear_frames(error.__traceback__)
+            error.__traceback__ = None
             raise RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s") from None
         except aiohttp.ClientPayloadError as error:
             raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
