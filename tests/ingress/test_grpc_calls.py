@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -15,6 +17,7 @@ import pytest
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc as stubs
 
 from benchmarks.ports import free_port
 from scheduler.config.box import Config
@@ -179,6 +182,56 @@ def test_who_watches_the_health_does_not_hold_up_the_end() -> None:
         box.close()
 
     asyncio.run(test())
+
+
+class Watched:
+    """A message whose end can be seen."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+
+def test_a_call_that_is_refused_keeps_no_message_in_memory(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box.on_infer = lambda peer, header: peer.refuse(header, "infeasible")
+    asked = pb.ModelInferRequest(model_name="digits", raw_input_contents=[bytes(8)])
+    asked.inputs.add(name="image", datatype="FP32", shape=[1, 2])
+    kept: list[weakref.ref[Watched]] = []
+    parse = Reading._parsed
+
+    def parsed(self: Reading, handler: Any, raw: bytes) -> Any:
+        message = Watched(parse(self, handler, raw))
+        kept.append(weakref.ref(message))
+        return message
+
+    monkeypatch.setattr(Reading, "_parsed", parsed)
+
+    async def test() -> None:
+        defaults = Defaults.of(Config().doors, Config().limits)
+        service = Service(Box(box.url), SharedMemory(None), defaults, "laxity", 8, "info", 10**6)
+        address = f"127.0.0.1:{free_port()}"
+        door = GrpcServer(service, Config(), Access(), [f"tcp://{address}"])
+        await door.open()
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = stubs.GRPCInferenceServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+                await stub.ModelInfer(asked)
+            (message,) = kept
+            is_kept.append(message() is not None)
+        await door.drain(0)
+        service.box.close()
+
+    is_kept: list[bool] = []
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
+    assert is_kept == [False]
 
 
 def test_the_wait_for_a_thread_that_decodes_counts_against_the_deadline(box: OneModel) -> None:

@@ -129,6 +129,7 @@ class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             try:
                 response = await handler.unary_unary(message, context)
             finally:
+                del message  # an error leads back to this frame, and gRPC keeps it for long
                 self._held.release(tenant, size)
             raw: bytes = handler.response_serializer(response)
             self._held.add(tenant, len(raw))

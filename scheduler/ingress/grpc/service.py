@@ -56,6 +56,8 @@ def _said(method: Method) -> Method:
         except asyncio.CancelledError:
             raise  # the client is gone, or its deadline has passed
         except Exception as error:
+            # gRPC keeps what `abort` raises, and so this frame, until garbage is collected.
+            del request
             await self.abort(context, error)
 
     return call
@@ -82,6 +84,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     async def abort(self, context: Any, error: BaseException) -> None:
         """Ends a call with an error."""
         _log_unexpected(error)
+        _let_go(error)
         await abort(context, error, self._service.compat)
 
     # -- health and metadata
@@ -187,6 +190,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             raise
         except Exception as error:
             _log_unexpected(error)
+            _let_go(error)
             return _stream_error(request, refusal_of(error, self._service.compat))
 
     async def _infer(self, message: Any, context: Any, ends_call: bool) -> tuple[Any, Outcome]:
@@ -362,6 +366,14 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
 def _log_unexpected(error: BaseException) -> None:
     if is_unexpected(error):
         log.error("call failed in the door", error=repr(error), exc_info=error)
+
+
+def _let_go(error: BaseException) -> None:
+    """Makes an error forget the frames it came through, which hold the message.
+
+    They also hold the future that holds the error, and gRPC keeps what `abort` raises from it.
+    """
+    error.__traceback__ = error.__cause__ = error.__context__ = None
 
 
 def _stream_error(request: Any, refusal: Refusal) -> Any:
