@@ -42,25 +42,27 @@ class Lending:
             if self._number is not None:
                 self._tell({"t": "memory", **self._shared.pages[self._number].where()})
 
-    def body(self, header: Header, most_bytes: int) -> Body:
+    def body(self, header: Header, sent: Body, most_bytes: int) -> Body:
         """The body that a request has written to the memory.
 
         Raises:
-            InvalidInput: It is encoded, is not within the memory, or has more than `most_bytes`.
+            InvalidInput: It is encoded, is not within the memory, or has more than `most_bytes`;
+                or one was sent as well.
         """
         start, size = header["at"], body_bytes(header.get("in"))
-        if "enc" in header:
-            raise InvalidInput("encoded inputs are sent; 'at' is for those that are not")
+        if "enc" in header or sent:
+            raise InvalidInput("'at' is for inputs that are neither sent nor encoded")
         if size > most_bytes:
             raise InvalidInput(f"a body has at most {most_bytes} bytes, not {size}")
-        room = 0 if self._number is None else self._shared.pages[self._number].size
-        if type(start) is not int or start % ALIGNMENT or not 0 <= start <= room - size:
+        number = self._number
+        room = 0 if number is None else self._shared.pages[number].size
+        is_within = type(start) is int and 0 <= start <= room - size
+        if number is None or not is_within or start % ALIGNMENT:
             raise InvalidInput(
                 f"'at' is a multiple of {ALIGNMENT} in the {room} bytes of memory that this "
                 f"connection has been lent, with room for {size} bytes, not {start!r}"
             )
-        assert self._number is not None
-        return self._shared.body(self._number, start, size, self.returns.ended)
+        return self._shared.body(number, start, size, self.returns.ended)
 
     def end(self) -> None:
         """The client is gone."""

@@ -216,7 +216,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _lent_body(self, header: Header, body: Body) -> Body:
         assert self._lending is not None
         if "at" in header:
-            return self._lending.body(header, self._door.rules.frames.body_bytes)
+            return self._lending.body(header, body, self._door.rules.frames.body_bytes)
         self._lending.note(body)
         return body
 

@@ -501,6 +501,8 @@ def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
         error = await hear()
         assert (error["code"], error["id"]) == ("invalid_input", 1)
         assert "in the 0 bytes of memory" in error["message"]
+        await ask({**infer, "id": 1, "at": 0, "in": [["x", "float32", [0]]]})
+        assert "in the 0 bytes of memory" in (await hear())["message"]
 
         await ask({**infer, "id": 2}, b"".join(body))
         memory = await hear()
@@ -511,6 +513,8 @@ def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
             await ask({**infer, "id": 3, "at": wrong})
             error = await hear()
             assert (error["code"], error["id"]) == ("invalid_input", 3), wrong
+        await ask({**infer, "id": 4, "at": 0}, bytes(8))
+        assert "neither sent nor encoded" in (await hear())["message"]
         for header in ({"in": [["x", "float32", [2**31]]]}, {"in": 7}, {"enc": {"x": "float16"}}):
             await ask({**infer, **header, "id": 4, "at": 0})
             error = await hear()
