@@ -133,6 +133,7 @@ class LinkServer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         with self._lock:
             self._peer = peer
+            self._results_in = ResultMemory(self._say_once)
             for said in self._said.values():
                 self._send(said)
 
@@ -201,7 +202,6 @@ class LinkServer:
                 self._peer.close()
             self._peer = None
             self._pages = {}
-            self._results_in = ResultMemory(self._say_once)
             self._reader = FrameReader(LINK_LIMITS)
             self._waiting.clear()
             self._cancelled.clear()

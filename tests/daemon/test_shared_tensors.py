@@ -458,6 +458,25 @@ def test_the_next_scheduler_reads_other_memory_than_the_last_one_may_still_read(
     played(acts)
 
 
+def test_a_scheduler_that_ends_during_a_run_takes_the_offer_of_memory_along(played, sent_bytes):
+    async def acts(box, client):
+        box.host.go.clear()
+        asked = asyncio.ensure_future(same(client, LARGE))
+        await until(box.host.began.is_set)
+        (way,) = box.driver._linked.values()
+        way.link._transport.abort()
+        await until(lambda: way.link._transport is None)
+        while box.server._peer is not None:  # another thread notices
+            box.server.say("telemetry", {"t": "telemetry", "reading": {}})
+        box.host.go.set()
+        await asked
+        for value in range(3):
+            await same(client, LARGE, value)
+        assert sent_bytes[-1] == 0
+
+    played(acts)
+
+
 def test_an_emulated_link_carries_outputs_too(played, sent_bytes):
     async def acts(_box, client):
         for value in range(3):
