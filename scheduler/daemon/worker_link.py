@@ -178,7 +178,10 @@ class WorkerLink(asyncio.BufferedProtocol):
         if self._shared is None:
             return ()
         places = [self._shared.place_of(body) for body in bodies]
-        for number in {place[0] for place in places if place is not None} - self._told:
+        untold = {place[0] for place in places if place is not None} - self._told
+        if untold:  # however often clients come and go, the worker maps little in vain
+            self._forget_pages()
+        for number in untold:
             where = self._shared.pages[number].where()
             self._write(encode({"t": "map", "pages": number, **where}))
             self._told.add(number)

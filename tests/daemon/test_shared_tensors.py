@@ -292,6 +292,18 @@ def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch)
     played(acts)
 
 
+def test_the_memory_of_clients_that_come_and_go_is_not_kept_by_a_worker(played):
+    async def acts(box, _client):
+        for _ in range(5):
+            async with AsyncClient(box.url) as client:
+                for value in range(2):
+                    await ends(client, LARGE, value)
+            await until(lambda: set(box.driver.shared.pages) == {0})
+        assert len(box.server._pages) == 2  # the box's own, and the latest client's
+
+    played(acts)
+
+
 def test_a_client_for_which_no_memory_is_left_is_told_of_once(played, monkeypatch):
     async def acts(box, client):
         def refuse(_size):
