@@ -8,6 +8,7 @@ those of two containers, can't share it.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from bisect import bisect_left
@@ -74,14 +75,18 @@ def opened(where: Mapping[str, Any], writable: bool) -> SharedPages:
     path = f"/proc/{where['pid']:d}/fd/{where['fd']:d}"
     # In another container, the number may be that of a process that has anything open there, such
     # as a device, so this looks before it opens.
-    found = os.stat(path)
-    if (found.st_ino, found.st_size) != (where["inode"], where["bytes"]):
-        raise FileNotFoundError(f"{path} is something else here: it is of another container")
+    _check(path, os.stat(path), where)
     fd = os.open(path, mode | os.O_CLOEXEC)
     try:
-        return SharedPages(fd, found.st_size, writable)
+        _check(path, os.fstat(fd), where)  # the number may have been given to another meanwhile
+        return SharedPages(fd, where["bytes"], writable)
     finally:
         os.close(fd)
+
+
+def _check(path: str, found: os.stat_result, where: Mapping[str, Any]) -> None:
+    if (found.st_ino, found.st_size) != (where["inode"], where["bytes"]):
+        raise FileNotFoundError(f"{path} is something else here: it is of another container")
 
 
 class Blocks:
@@ -117,7 +122,8 @@ class Blocks:
         """
         size = self._taken.pop(start)
         if start + size > KEPT_BYTES:
-            self._pages.free(start, size)
+            with contextlib.suppress(OSError):  # it stays in memory if this process has locked it
+                self._pages.free(start, size)
         index = bisect_left(self._free, (start, size))
         end = start + size
         if index < len(self._free) and self._free[index][0] == end:

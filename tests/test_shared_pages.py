@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
@@ -58,6 +59,22 @@ def test_something_else_at_that_place_is_not_even_opened(monkeypatch):
         with pytest.raises(OSError, match="/proc/"):
             opened({**pages.where(), **lie}, writable=True)
     assert opens == []
+
+
+def test_what_has_taken_its_place_meanwhile_is_not_mapped(monkeypatch):
+    pages = OwnPages(PAGE)
+    where, opens = pages.where(), os.open
+
+    def too_late(*args):
+        pages.close()
+        another.append(OwnPages(PAGE))
+        assert another[0].where()["fd"] == where["fd"]
+        return opens(*args)
+
+    another: list[OwnPages] = []
+    monkeypatch.setattr(os, "open", too_late)
+    with pytest.raises(FileNotFoundError, match="something else"):
+        opened(where, writable=True)
 
 
 def test_a_part_in_use_outlives_all_else():
@@ -132,3 +149,14 @@ def test_memory_beyond_what_is_kept_is_freed_with_its_body():
     blocks.give_back(second)
     blocks.give_back(0)
     assert used_bytes(pages) == 10 * PAGE
+
+
+def test_memory_that_the_process_has_locked_is_used_again_like_any_other():
+    pages = OwnPages(KEPT_BYTES + 2 * PAGE)
+    blocks = Blocks(pages)
+    _, second = blocks.take(KEPT_BYTES), blocks.take(PAGE)
+    assert second is not None
+    lock = ctypes.CDLL(None, use_errno=True).mlock
+    assert lock(ctypes.c_void_p(pages.first_address + second), ctypes.c_size_t(PAGE)) == 0
+    blocks.give_back(second)
+    assert blocks.take(PAGE) == second
