@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_DEADLINE_MS = 24 * 3600 * 1000
 MAX_TASK_MS = 10_000 * MAX_DEADLINE_MS
+_AT_BYTES = 12
+"""What `at` adds to a header, at most."""
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.integer, np.floating)
 _NO_NUMBER = (bool, np.timedelta64)
@@ -144,7 +146,8 @@ class Call:
         header_bytes = sum(map(len, frame)) - self.body_bytes - wire.PREFIX.size
         if header_bytes > limits.header_bytes:
             raise _too_large("header", header_bytes, url, limits.header_bytes, "header_kb")
-        if lent is not None and self.is_infer and self.body_bytes >= LEAST_BYTES:
+        is_placed = self.is_infer and self.body_bytes >= LEAST_BYTES
+        if lent is not None and is_placed and header_bytes + _AT_BYTES <= limits.header_bytes:
             start = lent.put(self.buffers, self.body_bytes)
             if start is not None:
                 return wire.encode({**self.header, "at": start})
