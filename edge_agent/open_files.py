@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 
 from edge_agent.errors import AgentError
+from scheduler.daemon.shared_bodies import FILES_EACH
 
 LEAST = 256
 """Ray's own processes need more than a hundred; with too few, Ray starts partly and hangs."""
@@ -21,7 +22,8 @@ def allow_open_files(connections: int) -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LEAST + connections
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    best = wanted + FILES_EACH * connections  # so that each client can be lent memory
+    allowed = best if hard == resource.RLIM_INFINITY else min(best, hard)
     if allowed < LEAST:
         raise AgentError(
             f"this shell or service may have {hard} files open; the agent needs {LEAST}, and one "

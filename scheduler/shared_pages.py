@@ -32,6 +32,7 @@ class SharedPages:
 
     Attributes:
         size: Its bytes.
+        first_address: Where it begins in this process.
     """
 
     def __init__(self, fd: int, size: int, writable: bool) -> None:

@@ -182,7 +182,7 @@ class SchedulerProcess:
             journal=self._journal,
             cost_per_kwh=price,
             first=first,
-            shared=shared_bodies(held),
+            shared=shared_bodies(held, limits.connections),
         )
         self._driver.fell_back = lacking
         rules = DoorRules(

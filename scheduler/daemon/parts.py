@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
-from scheduler.daemon.shared_bodies import SharedBodies
+from scheduler.daemon.shared_bodies import FILES_EACH, SharedBodies
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
 from scheduler.ingress.admission import Admission
@@ -23,6 +24,9 @@ from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import read_token
 
 log = structlog.get_logger()
+
+_OTHER_FILES = 128
+"""How many files a scheduler has open besides those of its clients, generously."""
 
 if TYPE_CHECKING:
     from scheduler.daemon.cache.front import ResultCache
@@ -57,10 +61,15 @@ def open_journal(config: Config, policy: NamedPolicy, limits: Limits) -> Journal
     return Journal(config.journal_dir, policy, limits, bounds)
 
 
-def shared_bodies(limits: Limits) -> SharedBodies | None:
-    """Memory for bodies that workers can read where they are; None if the kernel has none."""
+def shared_bodies(limits: Limits, connections: int) -> SharedBodies | None:
+    """Memory for bodies that workers can read where they are; None if the kernel has none.
+
+    It is lent to no more clients than leaves files to open for so many connections.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = files - _OTHER_FILES - connections
     try:
-        return SharedBodies(limits.bytes)
+        return SharedBodies(limits.bytes, max(spare // FILES_EACH, files // 16))
     except OSError as error:
         log.warning("large inputs are sent to the workers", reason=str(error))
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 import weakref
 from bisect import bisect_right
 from collections import deque
@@ -17,12 +19,16 @@ log = structlog.get_logger()
 _PAGES = 0
 """The number of the box's own pages."""
 
+FILES_EACH = 2
+"""How many files stay open for what is lent to a client: the memory's own, and the mapping's."""
+
 
 class SharedBodies:
     """Shared memory that a worker may map: the box's own, and what clients were lent.
 
     Args:
         size: The most bytes that the box keeps in its own, and each client in what it is lent.
+        most_lent: How many clients are lent memory at once.
 
     Attributes:
         pages: The memory by number; a number is not used again.
@@ -31,11 +37,12 @@ class SharedBodies:
         OSError: The kernel doesn't grant it.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, most_lent: int = sys.maxsize) -> None:
         """Holds nothing."""
         own = OwnPages(size)
         self.pages = {_PAGES: own}
         self._size = size
+        self._most_lent = most_lent
         self._blocks = Blocks(own)
         # Bodies end in whichever thread drops them last; only `take` gives back.
         self._ended: deque[int] = deque()
@@ -51,8 +58,10 @@ class SharedBodies:
         return None if start is None else self.body(_PAGES, start, size, self._ended.append)
 
     def lend(self) -> int | None:
-        """New memory for a client, by number; None if the kernel doesn't grant it."""
+        """New memory for a client, by number; None if the kernel doesn't grant it, or enough is."""
         try:
+            if len(self.pages) > self._most_lent:
+                raise OSError(errno.EMFILE, "The files left are for connections")
             pages = OwnPages(self._size)
         except OSError as error:  # such as too many open files: the client sends its bodies
             log.warning("no memory to share with a client", error=str(error))

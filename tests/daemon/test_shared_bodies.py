@@ -3,11 +3,15 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import resource
 import threading
 
 import numpy as np
+import pytest
 import structlog
 
+from scheduler.core.limits import Limits
+from scheduler.daemon import parts
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.shared_pages import LEAST_BYTES
 from scheduler.wire import unpack_tensors
@@ -94,6 +98,25 @@ def test_without_a_file_left_a_client_is_lent_nothing(monkeypatch):
         assert bodies.lend() is None
     assert [log["event"] for log in logs] == ["no memory to share with a client"]
     assert list(bodies.pages) == [0]
+
+
+def test_no_more_clients_are_lent_memory_than_files_are_left_for():
+    bodies = SharedBodies(SIZE, most_lent=2)
+    first = lent(bodies)
+    lent(bodies)
+    with structlog.testing.capture_logs() as logs:
+        assert bodies.lend() is None
+    assert [log["error"] for log in logs] == ["[Errno 24] The files left are for connections"]
+    bodies.withdraw(first)
+    lent(bodies)
+
+
+@pytest.mark.parametrize(("files", "most"), [(1280, 80), (3328, 1088), (10**6, 499_424)])
+def test_each_connection_can_still_be_opened_if_others_were_lent_memory(monkeypatch, files, most):
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (files, files))
+    bodies = parts.shared_bodies(Limits(bytes=SIZE), 1024)
+    assert bodies is not None
+    assert bodies._most_lent == most
 
 
 def test_withdrawn_memory_is_freed():

@@ -151,13 +151,13 @@ def test_a_soft_limit_of_open_files_is_raised_to_what_clients_need():
     tried = """
 import resource
 from edge_agent.open_files import allow_open_files
-for connections in (44, 200, 400, 10**6):
+for connections in (10, 44, 400, 10**6):
     allow_open_files(connections)
     print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     command = f"ulimit -Sn 300; ulimit -Hn 500; exec {sys.executable} -c '{tried}'"
     said = subprocess.check_output(["sh", "-c", command], text=True)
-    assert said.splitlines() == ["300 500", "456 500", "500 500", "500 500"]
+    assert said.splitlines() == ["300 500", "388 500", "500 500", "500 500"]
 
 
 def test_brackets_in_what_is_wrong_are_shown(refusal, tmp_path):
