@@ -262,6 +262,8 @@ class WorkerLink(asyncio.BufferedProtocol):
     def _watch(self) -> None:
         """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
         self._forget_pages()
+        if self._shared is not None:
+            self._shared.free_ended()
         self._silent += 1
         stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
         if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:

@@ -13,7 +13,7 @@ import structlog
 from scheduler.core.limits import Limits
 from scheduler.daemon import parts
 from scheduler.daemon.shared_bodies import SharedBodies
-from scheduler.shared_pages import LEAST_BYTES
+from scheduler.shared_pages import KEPT_BYTES, LEAST_BYTES
 from scheduler.wire import unpack_tensors
 
 SIZE = 16 * LEAST_BYTES
@@ -117,6 +117,17 @@ def test_each_connection_can_still_be_opened_if_others_were_lent_memory(monkeypa
     bodies = parts.shared_bodies(Limits(bytes=SIZE), 1024)
     assert bodies is not None
     assert bodies._most_lent == most
+
+
+def test_memory_of_ended_bodies_beyond_what_is_kept_is_freed_without_a_next_one():
+    bodies = SharedBodies(2 * KEPT_BYTES)
+    held = [taken(bodies, KEPT_BYTES), taken(bodies)]
+    held[1][:] = bytes(LEAST_BYTES)
+    fd = bodies.pages[0].where()["fd"]
+    held.clear()
+    assert os.fstat(fd).st_blocks
+    bodies.free_ended()
+    assert not os.fstat(fd).st_blocks
 
 
 def test_withdrawn_memory_is_freed():

@@ -288,6 +288,7 @@ def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch)
         assert set(box.driver.shared.pages) == {0}
         (device,) = box.driver._linked.values()
         assert device.link._told == device.link._mapped == {0}
+        await until(lambda: not box.driver.shared._ended)  # without another large body
 
     played(acts)
 
