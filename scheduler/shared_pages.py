@@ -21,8 +21,11 @@ LEAST_BYTES = 128 * 1024
 """Smaller bodies are cheaper to send."""
 
 KEPT_BYTES = 32 << 20
-"""How much of it keeps its memory once it has been used; what lies behind is freed after each
-use."""
+"""How much of it keeps its memory once it has been used; what lies behind is freed once it has not
+been used for some seconds. Freeing and getting it again takes far longer than a copy."""
+
+TIDY_S = 5.0
+"""How often to free what has not been used since the last time."""
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -104,6 +107,8 @@ class Blocks:
         self._pages = pages
         self._taken: dict[int, int] = {}
         self._free = [(0, pages.size)]
+        self._reached = 0
+        self._touched = KEPT_BYTES
 
     def take(self, size: int) -> int | None:
         """Where a body of so many bytes, at least one, may be; None if there is no room."""
@@ -112,6 +117,8 @@ class Blocks:
             if free >= size:
                 self._free[index : index + 1] = [(start + size, free - size)] * (free > size)
                 self._taken[start] = size
+                self._reached = max(self._reached, start + size)
+                self._touched = max(self._touched, self._reached)
                 return start
         return None
 
@@ -122,9 +129,6 @@ class Blocks:
             KeyError: There is none.
         """
         size = self._taken.pop(start)
-        if start + size > KEPT_BYTES:
-            with contextlib.suppress(OSError):  # it stays in memory if this process has locked it
-                self._pages.free(start, size)
         index = bisect_left(self._free, (start, size))
         end = start + size
         if index < len(self._free) and self._free[index][0] == end:
@@ -133,6 +137,20 @@ class Blocks:
             index -= 1
             start = self._free.pop(index)[0]
         self._free.insert(index, (start, end - start))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether more than `KEPT_BYTES` have memory."""
+        return self._touched > KEPT_BYTES
+
+    def free_unused(self) -> None:
+        """Frees the memory beyond `KEPT_BYTES` of which nothing was used since the last call."""
+        end = max(KEPT_BYTES, self._reached)
+        if self._touched > end:
+            with contextlib.suppress(OSError):  # it stays in memory if this process has locked it
+                self._pages.free(end, self._touched - end)
+            self._touched = end
+        self._reached = max((start + size for start, size in self._taken.items()), default=0)
 
 
 def address_of(body: memoryview) -> int:

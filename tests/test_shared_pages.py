@@ -136,22 +136,48 @@ def test_what_is_not_taken_can_not_be_given_back():
         blocks.give_back(start)
 
 
-def test_memory_beyond_what_is_kept_is_freed_with_its_body():
+def test_memory_beyond_what_is_kept_is_freed_once_it_is_not_used():
     pages = OwnPages(KEPT_BYTES + 20 * PAGE)
     blocks = Blocks(pages)
-    first, second = blocks.take(KEPT_BYTES), blocks.take(10 * PAGE)
-    assert (first, second) == (0, KEPT_BYTES)
-    assert second is not None
-    assert used_bytes(pages) == 0
+
+    def use(size: int) -> None:
+        first, second = blocks.take(KEPT_BYTES), blocks.take(size)
+        assert (first, second) == (0, KEPT_BYTES)
+        pages.block(KEPT_BYTES, size)[:] = 1
+        blocks.give_back(KEPT_BYTES)
+        blocks.give_back(0)
+
     pages.block(0, 10 * PAGE)[:] = 1
-    pages.block(second, 10 * PAGE)[:] = 1
-    assert used_bytes(pages) == 20 * PAGE
-    blocks.give_back(second)
-    blocks.give_back(0)
+    use(10 * PAGE)
+    assert blocks.is_large
+    for _ in range(3):  # in regular use, it need not be had from the kernel again
+        blocks.free_unused()
+        assert used_bytes(pages) == 20 * PAGE
+        use(10 * PAGE)
+    blocks.free_unused()
+    use(4 * PAGE)
+    blocks.free_unused()
+    assert used_bytes(pages) == 14 * PAGE
+    blocks.free_unused()
     assert used_bytes(pages) == 10 * PAGE
+    assert not blocks.is_large
 
 
-def test_memory_that_the_process_has_locked_is_used_again_like_any_other():
+def test_memory_in_use_is_not_freed():
+    pages = OwnPages(KEPT_BYTES + 2 * PAGE)
+    blocks = Blocks(pages)
+    taken = [blocks.take(KEPT_BYTES), blocks.take(PAGE), blocks.take(PAGE)]
+    pages.block(KEPT_BYTES, 2 * PAGE)[:] = 7
+    for start in taken[::2]:
+        assert start is not None
+        blocks.give_back(start)
+    for _ in range(3):
+        blocks.free_unused()
+    assert set(pages.block(KEPT_BYTES, PAGE)) == {7}
+    assert used_bytes(pages) == PAGE
+
+
+def test_memory_that_the_process_has_locked_stays():
     pages = OwnPages(KEPT_BYTES + 2 * PAGE)
     blocks = Blocks(pages)
     _, second = blocks.take(KEPT_BYTES), blocks.take(PAGE)
@@ -159,4 +185,7 @@ def test_memory_that_the_process_has_locked_is_used_again_like_any_other():
     lock = ctypes.CDLL(None, use_errno=True).mlock
     assert lock(ctypes.c_void_p(pages.first_address + second), ctypes.c_size_t(PAGE)) == 0
     blocks.give_back(second)
-    assert blocks.take(PAGE) == second
+    blocks.give_back(0)
+    for _ in range(2):
+        blocks.free_unused()
+    assert blocks.take(KEPT_BYTES + PAGE) == 0

@@ -10,6 +10,7 @@ channels, see docs/decisions/0001-worker-link.md.
                           forget {pages}: it will not be used again
                           results_mapped: the worker's memory is read from now on
                           free {at}: these outputs in it may be overwritten
+                          tidy: now and then, to free what has not been used since the last one
                           cancel {id}
                           measure {model, variant}: measure an offered variant again
     worker -> scheduler   mapped {pages}: bodies in it need not be sent

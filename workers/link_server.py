@@ -171,6 +171,8 @@ class LinkServer:
                 self._results_in.mapped()
             elif header["t"] == "free":
                 self._results_in.free(header["at"])
+            elif header["t"] == "tidy":
+                self._results_in.tidy()
             elif header["t"] == "cancel":
                 # A cancel follows its run, so a run that is not waiting has already run.
                 if any(waiting["id"] == header["id"] for waiting, _ in self._waiting):

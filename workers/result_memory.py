@@ -56,3 +56,8 @@ class ResultMemory:
         if self._blocks is not None:
             for start in starts:
                 self._blocks.give_back(start)
+
+    def tidy(self) -> None:
+        """Frees memory that has not been used since the last call."""
+        if self._blocks is not None:
+            self._blocks.free_unused()

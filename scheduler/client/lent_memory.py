@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler.shared_pages import Blocks, SharedPages, opened
+from scheduler.shared_pages import TIDY_S, Blocks, SharedPages, opened
 from scheduler.wire import Header
 
 
@@ -16,6 +18,7 @@ class LentMemory:
         """Empty."""
         self._pages = pages
         self._blocks = Blocks(pages)
+        self._will_tidy = False
 
     def put(self, buffers: Sequence[Any], size: int) -> int | None:
         """Copies a body of `size` bytes; returns where it begins, or None if there is no room."""
@@ -32,6 +35,21 @@ class LentMemory:
         """
         for start in starts:
             self._blocks.give_back(start)
+        if self._blocks.is_large and not self._will_tidy:
+            self._will_tidy = True
+            # Once its connection is gone, nothing else keeps it.
+            asyncio.get_running_loop().call_later(TIDY_S, _tidy, weakref.ref(self))
+
+    def tidy(self) -> None:
+        """Frees memory that has not been used lately."""
+        self._will_tidy = False
+        self._blocks.free_unused()
+        self.free(())
+
+
+def _tidy(lent: weakref.ref[LentMemory]) -> None:
+    if (found := lent()) is not None:
+        found.tidy()
 
 
 def borrowed(header: Header) -> LentMemory | None:

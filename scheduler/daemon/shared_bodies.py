@@ -44,7 +44,7 @@ class SharedBodies:
         self._size = size
         self._most_lent = most_lent
         self._blocks = Blocks(own)
-        # Bodies end in whichever thread drops them last; only `free_ended` gives back.
+        # Bodies end in whichever thread drops them last; only the event loop gives back.
         self._ended: deque[int] = deque()
         self._lent = 0
         self._starts: list[tuple[int, int]] = []
@@ -52,12 +52,16 @@ class SharedBodies:
 
     def take(self, size: int) -> memoryview | None:
         """Memory for a body; None for a small one, or if there is no room."""
-        self.free_ended()
+        self._give_back()
         start = self._blocks.take(size) if size >= LEAST_BYTES else None
         return None if start is None else self.body(_PAGES, start, size, self._ended.append)
 
-    def free_ended(self) -> None:
-        """Frees the memory of bodies that have ended, which otherwise waits for the next `take`."""
+    def tidy(self) -> None:
+        """Frees memory that has not been used since the last call."""
+        self._give_back()
+        self._blocks.free_unused()
+
+    def _give_back(self) -> None:
         while self._ended:
             self._blocks.give_back(self._ended.popleft())
 

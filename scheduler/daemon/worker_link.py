@@ -263,7 +263,9 @@ class WorkerLink(asyncio.BufferedProtocol):
         """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
         self._forget_pages()
         if self._shared is not None:
-            self._shared.free_ended()
+            self._shared.tidy()
+        if self._results is not None:
+            self._write(encode({"t": "tidy"}))
         self._silent += 1
         stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
         if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:

@@ -119,14 +119,16 @@ def test_each_connection_can_still_be_opened_if_others_were_lent_memory(monkeypa
     assert bodies._most_lent == most
 
 
-def test_memory_of_ended_bodies_beyond_what_is_kept_is_freed_without_a_next_one():
+def test_memory_of_ended_bodies_beyond_what_is_kept_is_freed_in_time():
     bodies = SharedBodies(2 * KEPT_BYTES)
     held = [taken(bodies, KEPT_BYTES), taken(bodies)]
     held[1][:] = bytes(LEAST_BYTES)
     fd = bodies.pages[0].where()["fd"]
     held.clear()
     assert os.fstat(fd).st_blocks
-    bodies.free_ended()
+    bodies.tidy()
+    assert os.fstat(fd).st_blocks
+    bodies.tidy()
     assert not os.fstat(fd).st_blocks
 
 

@@ -7,6 +7,7 @@ import errno
 import random
 import socket
 import threading
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ import structlog
 import uvloop
 
 import workers.link_server
-from scheduler import AsyncClient, DeadlineExpired, InvalidInput
-from scheduler.client import exchange
+from scheduler import AsyncClient, DeadlineExpired, InvalidInput, shared_pages
+from scheduler.client import exchange, lent_memory
 from scheduler.client.lent_memory import LentMemory, borrowed
 from scheduler.core.limits import Limits
 from scheduler.core.offers import Offer
@@ -486,6 +487,37 @@ def test_a_scheduler_that_ends_during_a_run_takes_the_offer_of_memory_along(play
         for value in range(3):
             await same(client, LARGE, value)
         assert sent_bytes[-1] == 0
+
+    played(acts)
+
+
+def test_memory_beyond_what_is_kept_is_freed_everywhere_once_it_is_not_used(played, monkeypatch):
+    monkeypatch.setattr(shared_pages, "KEPT_BYTES", LEAST_BYTES)
+    monkeypatch.setattr(worker_link, "_LOOK_S", 0.05)
+    monkeypatch.setattr(lent_memory, "TIDY_S", 0.05)
+
+    async def acts(box, client):
+        for value in range(3):
+            await same(client, 3 * LARGE, value)
+        ways = [box.driver.shared._blocks, box.lent[0]._blocks, box.server._results_in._blocks]
+        assert all(blocks.is_large for blocks in ways)
+        await until(lambda: not any(blocks.is_large for blocks in ways))
+        await same(client, 3 * LARGE)
+
+    played(acts)
+
+
+def test_nothing_keeps_what_a_client_was_lent_for_later(played, monkeypatch):
+    monkeypatch.setattr(shared_pages, "KEPT_BYTES", LEAST_BYTES)
+    monkeypatch.setattr(lent_memory, "TIDY_S", 1000)
+
+    async def acts(box, _client):
+        async with AsyncClient(box.url) as client:
+            for value in range(3):
+                await same(client, 3 * LARGE, value)
+            lent = weakref.ref(box.lent.pop())
+            await until(lambda: (found := lent()) is not None and found._will_tidy)
+        await until(lambda: lent() is None)
 
     played(acts)
 
