@@ -34,6 +34,7 @@ from scheduler.ingress.restoring import Restored
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
 from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
+from scheduler.shared_pages import LEAST_BYTES
 from scheduler.sockets import DOOR_GIVES_UP_MS, local_host_of, set_up_tcp
 from scheduler.tenants import ANYONE, OWNER, Tenant
 from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode
@@ -181,6 +182,10 @@ class NativeConnection(asyncio.BufferedProtocol):
                     if not self._known:
                         raise
                     self._say(replies.refusal(header.get("id"), error))
+                if taken and len(taken[-1][1].body) >= LEAST_BYTES:
+                    # Before the next one: each may be a copy, in the order of the signature.
+                    large, taken = taken, []
+                    self._in_flight.submit(large)
         finally:
             # Requests taken before the stream broke are counted already. They are submitted, and
             # cancelled like any other when the connection is lost.

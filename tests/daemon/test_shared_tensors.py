@@ -7,6 +7,7 @@ import errno
 import random
 import socket
 import threading
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -595,6 +596,43 @@ def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
         raw.peer.close()
 
     played(acts)
+
+
+def test_many_large_inputs_that_arrive_at_once_are_not_all_copied_before_some_are_refused(played):
+    two: dict[str, Any] = {**CARD, "name": "two"}
+    two["signature"] = {
+        "inputs": [X, {**X, "name": "z"}],
+        "outputs": [{**X, "name": "y"}],
+        "batched": True,
+    }
+    many, half = 50, 4 * LEAST_BYTES
+
+    async def acts(box, _client):
+        box.server.say("two", {"t": "catalog", "models": [CARD, SAME, two], "problems": []})
+        box.server.say("2", offer_header(Offer("two", "v", "r", {1: (1000,), 4: (1000,)})))
+        await until(lambda: len(box.driver.catalog.offers) == 3)
+        raw = Raw(f"{box.folder}/s")
+        ask = lambda *args: asyncio.to_thread(raw.ask, *args)  # noqa: E731
+        hear = lambda: asyncio.to_thread(raw.hear)  # noqa: E731
+        await ask({"t": "hello", "v": 1, "memory": True})
+        specs, body = pack_tensors(vector(LARGE))
+        infer = {"t": "infer", "model": "ends", "budget_ns": 10**11, "in": specs}
+        await ask({**infer, "id": 0}, b"".join(body))
+        assert [(await hear())["t"] for _ in range(3)] == ["welcome", "memory", "result"]
+        specs = [["z", "float32", [half // 4]], ["x", "float32", [half // 4]]]
+        asked = [{**infer, "model": "two", "in": specs, "id": n, "at": 0} for n in range(many)]
+        tracemalloc.start()
+        try:
+            raw.peer.sendall(b"".join(encode(header)[0] for header in asked))
+            heard = 0
+            while heard < many:
+                heard += (await hear())["t"] in ("result", "error")
+            assert tracemalloc.get_traced_memory()[1] < 16 * half
+        finally:
+            tracemalloc.stop()
+        raw.peer.close()
+
+    played(acts, size=10 * LEAST_BYTES)
 
 
 def test_a_client_that_does_not_ask_for_memory_is_lent_none(played):
