@@ -6,6 +6,7 @@ A no-op model (the first element of its input) is asked with images of three siz
 time: over the unix socket, from whose clients workers read the inputs where they are; over TCP,
 where inputs are received once; and over HTTP, where a door passes them on. `copy_ms` is how long
 this process takes to copy the image, and `small_ms` a request of 64 bytes over the same way.
+`in_flight_per_s` is how many images a second pass over the unix socket with four in flight.
 `beside` is the latency of such small requests over the unix socket, alone and beside four cameras
 of 30 full-HD frames per second.
 
@@ -30,7 +31,7 @@ import psutil
 from benchmarks.doors import BareHttp, binary_body
 from benchmarks.figures import write_figures
 from benchmarks.noop import make_models
-from benchmarks.overhead import SMALL, p50_ms
+from benchmarks.overhead import SMALL, p50_ms, throughput
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
 from scheduler import Client
@@ -79,6 +80,16 @@ def costs(ask: Ask) -> dict[str, Any]:
 def by_native(client: Client, x: np.ndarray[Any, Any]) -> Ask:
     """A request through the Python client."""
     return lambda: client.infer("noop", {"x": x}, deadline_ms=5_000)
+
+
+def in_flight(client: Client, x: np.ndarray[Any, Any]) -> float:
+    """Requests per second with a few in flight."""
+    return throughput(
+        lambda: client.submit("noop", {"x": x}, deadline_ms=5_000),
+        lambda future: future.result(),
+        5 * REPEATS,
+        CAMERAS,
+    )
 
 
 def by_http(port: int, x: np.ndarray[Any, Any]) -> Ask:
@@ -146,6 +157,10 @@ def measure(folder: Path) -> dict[str, Any]:
                 found[way] = {"small_ms": p50_ms(made(SMALL), 1_000)}
                 for name, size in IMAGES.items():
                     found[way][name] = costs(made(np.zeros(size // 4, np.float32)))
+        found["in_flight_per_s"] = {
+            name: in_flight(client, np.zeros(size // 4, np.float32))
+            for name, size in IMAGES.items()
+        }
         found["beside"] = {"alone": beside(by_native(client, SMALL))}
         with cameras(url):
             found["beside"]["cameras"] = beside(by_native(client, SMALL))

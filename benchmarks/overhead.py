@@ -63,12 +63,14 @@ def latencies(call: Call) -> dict[str, float]:
     }
 
 
-def throughput(submit: Callable[[], Any], result: Callable[[Any], Any], count: int) -> float:
-    """Requests per second with `IN_FLIGHT` requests in flight."""
+def throughput(
+    submit: Callable[[], Any], result: Callable[[Any], Any], count: int, most: int = IN_FLIGHT
+) -> float:
+    """Requests per second with at most so many in flight."""
     waiting: deque[Any] = deque()
     start = time.perf_counter()
     for _ in range(count):
-        if len(waiting) == IN_FLIGHT:
+        if len(waiting) == most:
             result(waiting.popleft())
         waiting.append(submit())
     while waiting:
