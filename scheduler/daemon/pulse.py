@@ -44,7 +44,18 @@ def watch(
     """
     while True:
         look(loop, thread_id, driver, end)
-        time.sleep(LOOK_S)
+        rest()
+
+
+def rest() -> None:
+    """Sleeps until the next look; logs if no thread of the process ran for long meanwhile."""
+    began_s = time.monotonic()
+    time.sleep(LOOK_S)
+    stood_s = time.monotonic() - began_s - LOOK_S
+    if stood_s > LOOK_S:
+        log.warning(
+            "the scheduler's process was stopped, or got no processor", stood_s=round(stood_s, 3)
+        )
 
 
 def look(

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -190,3 +191,17 @@ def test_the_next_scheduler_does_without_a_policy_that_came_to_no_end(
     file.write_text(WAITS + "# mended")
     _, (policy, problem) = live()
     assert (policy["name"], problem) == (str(file), None)
+
+
+@pytest.mark.parametrize(("slept_s", "told"), [(5.0, []), (9.9, []), (20.25, [15.25])])
+def test_a_process_that_was_stopped_says_so(
+    slept_s: float, told: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter((100.0, 100.0 + slept_s))
+    slept: list[float] = []
+    fake = SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append)
+    monkeypatch.setattr(pulse, "time", fake)
+    with structlog.testing.capture_logs() as logs:
+        pulse.rest()
+    assert slept == [pulse.LOOK_S]
+    assert [log["stood_s"] for log in logs] == told
