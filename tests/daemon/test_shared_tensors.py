@@ -462,9 +462,9 @@ def test_the_next_scheduler_reads_other_memory_than_the_last_one_may_still_read(
             await same(client, LARGE)
         before = box.server._results_in
         (way,) = box.driver._linked.values()
-        way.link._transport.abort()
-        await until(lambda: way.link._transport is None)
-        await until(lambda: way.link._transport is not None and box.server._peer is not None)
+        link, lost = way.link, way.link._transport
+        lost.abort()
+        await until(lambda: link._transport not in (lost, None) and box.server._peer is not None)
         for value in range(3):
             await same(client, LARGE, value)
         assert box.server._results_in is not before
@@ -479,8 +479,9 @@ def test_a_scheduler_that_ends_during_a_run_takes_the_offer_of_memory_along(play
         asked = asyncio.ensure_future(same(client, LARGE))
         await until(box.host.began.is_set)
         (way,) = box.driver._linked.values()
-        way.link._transport.abort()
-        await until(lambda: way.link._transport is None)
+        before = way.link._transport
+        before.abort()
+        await until(lambda: way.link._transport is not before)
         while box.server._peer is not None:  # another thread notices
             box.server.say("telemetry", {"t": "telemetry", "reading": {}})
         box.host.go.set()
