@@ -237,7 +237,7 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
         first = "/v2/models/slow"
         last = f"{first}/versions/{described['variants'][0]['name']}"
         blockers = [
-            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(48)
+            client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(96)
         ]
         # Run between the two, so that threads on a busy machine hear in the order of the answers.
         between = [client.submit("slow", {"x": SLOW}, deadline_ms=300 * one_ms) for _ in range(16)]
