@@ -320,9 +320,9 @@ def _read_token_hashes(path: Path) -> tuple[str, ...]:
     Raises:
         ConfigError: A line holds neither, or there is none.
     """
-    lines = read_secret(path, "token_file").strip().split("\n")
+    lines = _token_lines(path)
     found, problems = [], []
-    for number, line in enumerate(map(str.strip, lines), 1):
+    for number, line in enumerate(lines, 1):
         try:
             found.append(_checked_hash(line) if line.startswith(HASH_PREFIX) else _hashed(line))
         except ValueError as error:
@@ -331,6 +331,11 @@ def _read_token_hashes(path: Path) -> tuple[str, ...]:
     if problems:
         raise ConfigError(str(path), problems)
     return tuple(found)
+
+
+def _token_lines(path: Path) -> list[str]:
+    """The lines of a file of tokens; an empty one has one empty line."""
+    return [line.strip() for line in read_secret(path, "token_file").strip().split("\n")]
 
 
 def _hashed(token: str) -> str:
@@ -345,7 +350,7 @@ def read_token(path: Path) -> str:
     Raises:
         ConfigError: The file can't be used, or begins with a hash or no token.
     """
-    text = read_secret(path, "token_file").strip().partition("\n")[0].strip()
+    text = _token_lines(path)[0]
     if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
         message = "holds a hash or no token; what is shown to other boxes is the token itself"
         raise ConfigError(str(path), [Problem("token_file", message)])
