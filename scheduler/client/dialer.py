@@ -36,6 +36,7 @@ class Dialer:
 
     Attributes:
         reason: Why there is no connection, for people.
+        is_local: Whether the daemon's address is a unix socket.
     """
 
     def __init__(self, url: str, token: str | None, tls: Tls | None, exchange: Exchange) -> None:
@@ -49,6 +50,7 @@ class Dialer:
         self._hint = _ASLEEP
         self._is_turned_away = False
         self._address = parse_address(url)
+        self.is_local = self._address.path is not None
         self._token = token
         self._tls = tls
         self._exchange = exchange

@@ -14,7 +14,6 @@ from copy import copy
 from typing import Any
 
 from scheduler import wire
-from scheduler.address import parse_address
 from scheduler.client.call import Call
 from scheduler.client.connection import Connection, OnFrame, wait_closed
 from scheduler.client.deadlines import Deadlines
@@ -81,8 +80,7 @@ class Exchange:
         self._waiters: set[asyncio.Future[None]] = set()
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         if large_bytes is None:
-            is_local = parse_address(url).path is not None
-            large_bytes = LARGE_BYTES if is_local else LARGE_BYTES_TCP
+            large_bytes = LARGE_BYTES if self._dialer.is_local else LARGE_BYTES_TCP
         self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
         self.closed = False
         self.losses = 0
