@@ -42,7 +42,7 @@ from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.lasting import start_task
+from scheduler.daemon.lasting import end_tasks, start_task
 from scheduler.daemon.link import LinkedTarget, Ran, TargetLink
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of
@@ -107,6 +107,9 @@ class Driver:
         self._journal = journal
         self._energy = EnergyAccount(cost_per_kwh)
         self._loop = asyncio.get_running_loop()
+        self._upkeep: list[asyncio.Task[None]] = []
+        if shared is not None:
+            self._upkeep.append(start_task(shared.keep_tidy(), "the upkeep of shared memory"))
         self._linked: dict[str, LinkedTarget] = {}
         self._doubts = Doubts()
         self._pending: dict[int, Pending] = {}
@@ -344,6 +347,7 @@ class Driver:
             self._timer.cancel()
         for linked in list(self._linked.values()):  # another box may tell of a third meanwhile
             await linked.close()
+        await end_tasks(self._upkeep)
 
     # -- the core
 

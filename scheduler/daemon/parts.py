@@ -23,13 +23,13 @@ from scheduler.ingress.task_door import TaskDoor
 from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import read_token
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from scheduler.daemon.cache.front import ResultCache
 
 _OTHER_FILES = 128
 """How many files a scheduler has open besides those of its clients, generously."""
 
-if TYPE_CHECKING:
-    from scheduler.daemon.cache.front import ResultCache
+log = structlog.get_logger()
 
 
 def add_clouds(config: Config, driver: Driver) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import sys
 import weakref
@@ -12,7 +13,7 @@ from collections.abc import Callable
 import structlog
 
 from scheduler.own_pages import OwnPages
-from scheduler.shared_pages import LEAST_BYTES, Blocks, SharedPages, address_of
+from scheduler.shared_pages import LEAST_BYTES, TIDY_S, Blocks, SharedPages, address_of
 
 log = structlog.get_logger()
 
@@ -55,6 +56,12 @@ class SharedBodies:
         self._give_back()
         start = self._blocks.take(size) if size >= LEAST_BYTES else None
         return None if start is None else self.body(_PAGES, start, size, self._ended.append)
+
+    async def keep_tidy(self) -> None:
+        """Frees memory that has not been used for some seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(TIDY_S)
+            self.tidy()
 
     def tidy(self) -> None:
         """Frees memory that has not been used since the last call."""

@@ -262,8 +262,6 @@ class WorkerLink(asyncio.BufferedProtocol):
     def _watch(self) -> None:
         """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
         self._forget_pages()
-        if self._shared is not None:
-            self._shared.tidy()
         if self._results is not None:
             self._write(encode({"t": "tidy"}))
         self._silent += 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import os
@@ -11,10 +12,12 @@ import pytest
 import structlog
 
 from scheduler.core.limits import Limits
-from scheduler.daemon import parts
+from scheduler.daemon import parts, shared_bodies
+from scheduler.daemon.driver import Driver
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.shared_pages import KEPT_BYTES, LEAST_BYTES
 from scheduler.wire import unpack_tensors
+from tests.waiting import PATIENCE_S
 
 SIZE = 16 * LEAST_BYTES
 
@@ -130,6 +133,24 @@ def test_memory_of_ended_bodies_beyond_what_is_kept_is_freed_in_time():
     assert os.fstat(fd).st_blocks
     bodies.tidy()
     assert not os.fstat(fd).st_blocks
+
+
+def test_it_is_freed_as_well_where_no_worker_is_there(monkeypatch):
+    monkeypatch.setattr(shared_bodies, "TIDY_S", 0.01)
+
+    async def main() -> None:
+        bodies = SharedBodies(2 * KEPT_BYTES)
+        driver = Driver(shared=bodies)
+        held = [taken(bodies, KEPT_BYTES), taken(bodies)]
+        assert bodies._blocks.is_large
+        await asyncio.sleep(0.05)
+        assert bodies._blocks.is_large
+        held.clear()
+        while bodies._blocks.is_large:
+            await asyncio.sleep(0.001)
+        await driver.close()
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
 
 
 def test_withdrawn_memory_is_freed():

@@ -289,6 +289,7 @@ def test_the_memory_of_a_request_that_expired_is_not_written_while_a_worker_read
 
 def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch):
     monkeypatch.setattr(worker_link, "_LOOK_S", 0.01)
+    monkeypatch.setattr(shared_bodies, "TIDY_S", 0.01)
 
     async def acts(box, _client):
         async with AsyncClient(box.url) as client:
@@ -505,7 +506,8 @@ def test_a_scheduler_that_ends_during_a_run_takes_the_offer_of_memory_along(play
 def test_memory_beyond_what_is_kept_is_freed_everywhere_once_it_is_not_used(played, monkeypatch):
     monkeypatch.setattr(shared_pages, "KEPT_BYTES", LEAST_BYTES)
     monkeypatch.setattr(worker_link, "_LOOK_S", 0.05)
-    monkeypatch.setattr(lent_memory, "TIDY_S", 0.05)
+    for module in (shared_bodies, lent_memory):
+        monkeypatch.setattr(module, "TIDY_S", 0.05)
 
     async def acts(box, client):
         for value in range(3):
