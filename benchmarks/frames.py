@@ -1,12 +1,14 @@
-"""What large inputs cost, such as a camera's frames: latency, and CPU time of each process.
+"""What large tensors cost, such as a camera's frames: latency, and CPU time of each process.
 
     python -m benchmarks.frames --json FILE
 
 A no-op model (the first element of its input) is asked with images of three sizes, one request at a
 time: over the unix socket, from whose clients workers read the inputs where they are; over TCP,
-where inputs are received once; and over HTTP, where a door passes them on. `copy_ms` is how long
-this process takes to copy the image, and `small_ms` a request of 64 bytes over the same way.
-`in_flight_per_s` is how many images a second pass over the unix socket with four in flight.
+where inputs are received once; and over HTTP, where a door passes them on. `both_ways` is a model
+that returns the image, over the unix socket. `copy_ms` is how long this process takes to copy the
+image, and `small_ms` a request of 64 bytes over the same way. `in_flight_per_s` is how many images
+a second pass over the unix socket with four in flight, and `in_flight_both_ways_per_s` the same of
+those that come back.
 `beside` is the latency of such small requests over the unix socket, alone and beside four cameras
 of 30 full-HD frames per second.
 
@@ -77,15 +79,15 @@ def costs(ask: Ask) -> dict[str, Any]:
     return {"p50_ms": 1e3 * statistics.median(seconds), "cpu_ms": used}
 
 
-def by_native(client: Client, x: np.ndarray[Any, Any]) -> Ask:
+def by_native(client: Client, x: np.ndarray[Any, Any], model: str = "noop") -> Ask:
     """A request through the Python client."""
-    return lambda: client.infer("noop", {"x": x}, deadline_ms=5_000)
+    return lambda: client.infer(model, {"x": x}, deadline_ms=5_000)
 
 
-def in_flight(client: Client, x: np.ndarray[Any, Any]) -> float:
+def in_flight(client: Client, x: np.ndarray[Any, Any], model: str = "noop") -> float:
     """Requests per second with a few in flight."""
     return throughput(
-        lambda: client.submit("noop", {"x": x}, deadline_ms=5_000),
+        lambda: client.submit(model, {"x": x}, deadline_ms=5_000),
         lambda future: future.result(),
         5 * REPEATS,
         CAMERAS,
@@ -150,6 +152,7 @@ def measure(folder: Path) -> dict[str, Any]:
         with Client(f"tcp://127.0.0.1:{native}") as far:
             ways: dict[str, Callable[[np.ndarray[Any, Any]], Ask]] = {
                 "unix": lambda x: by_native(client, x),
+                "both_ways": lambda x: by_native(client, x, "echo"),
                 "tcp": lambda x: by_native(far, x),
                 "http": lambda x: by_http(http, x),
             }
@@ -157,10 +160,11 @@ def measure(folder: Path) -> dict[str, Any]:
                 found[way] = {"small_ms": p50_ms(made(SMALL), 1_000)}
                 for name, size in IMAGES.items():
                     found[way][name] = costs(made(np.zeros(size // 4, np.float32)))
-        found["in_flight_per_s"] = {
-            name: in_flight(client, np.zeros(size // 4, np.float32))
-            for name, size in IMAGES.items()
-        }
+        for name, model in (("in_flight_per_s", "noop"), ("in_flight_both_ways_per_s", "echo")):
+            found[name] = {
+                image: in_flight(client, np.zeros(size // 4, np.float32), model)
+                for image, size in IMAGES.items()
+            }
         found["beside"] = {"alone": beside(by_native(client, SMALL))}
         with cameras(url):
             found["beside"]["cameras"] = beside(by_native(client, SMALL))

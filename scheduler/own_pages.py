@@ -27,13 +27,10 @@ class OwnPages(SharedPages):
             OSError: The kernel doesn't grant it.
         """
         size += -size % mmap.PAGESIZE
-        self._fd = os.memfd_create("laxity-bodies", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self.close = weakref.finalize(self, os.close, self._fd)
-        os.ftruncate(self._fd, size)
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
-        super().__init__(self._fd, size, writable=True)
-
-    def where(self) -> dict[str, int]:
-        """What others need to open it."""
-        inode = os.fstat(self._fd).st_ino
-        return {"pid": os.getpid(), "fd": self._fd, "inode": inode, "bytes": self.size}
+        fd = os.memfd_create("laxity-bodies", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self.close = weakref.finalize(self, os.close, fd)
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        inode = os.fstat(fd).st_ino
+        where = {"pid": os.getpid(), "fd": fd, "inode": inode, "bytes": size}
+        super().__init__(fd, where, writable=True)

@@ -27,6 +27,8 @@ been used for some seconds. Freeing and getting it again takes far longer than a
 TIDY_S = 5.0
 """How often to free what has not been used since the last time."""
 
+_WHERE = ("pid", "fd", "inode", "bytes")
+
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
 
@@ -34,23 +36,31 @@ class SharedPages:
     """A mapping of shared memory; only what is used of it takes memory.
 
     Attributes:
+        where: What others need to open it: `pid`, `fd`, `inode` and `bytes`.
         size: Its bytes.
         first_address: Where it begins in this process.
     """
 
-    def __init__(self, fd: int, size: int, writable: bool) -> None:
+    def __init__(self, fd: int, where: dict[str, int], writable: bool) -> None:
         """Maps an open file, which stays the caller's; as in `opened`.
 
         Raises:
             OSError: It can't be mapped.
         """
+        self.where = where
+        self.size = where["bytes"]
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        self._map = mmap.mmap(fd, size, prot=access)
-        self.size = size
+        self._map = mmap.mmap(fd, self.size, prot=access)
         self.first_address = address_of(memoryview(self._map))
 
     def block(self, start: int, size: int) -> Block:
-        """A part of it; it and the mapping last as long as any array or view made of it."""
+        """A part of it; it and the mapping last as long as any array or view made of it.
+
+        Raises:
+            TypeError, ValueError: It has no such part.
+        """
+        if not 0 <= start <= self.size - size:
+            raise ValueError(f"no {size} bytes at {start} of {self.size}")
         # Not a part of another array: NumPy would make that the base of arrays made of this one,
         # and let this one go.
         part: Block = np.ndarray(size, np.uint8, self._map, start)
@@ -61,6 +71,10 @@ class SharedPages:
         for part in parts:
             self.block(start, len(part))[:] = np.frombuffer(part, np.uint8)  # frees the GIL
             start += len(part)
+
+    def read(self, start: int, into: memoryview) -> None:
+        """Copies a part of it."""
+        np.copyto(np.frombuffer(into, np.uint8), self.block(start, len(into)))  # frees the GIL
 
     def free(self, start: int, size: int) -> None:
         """Frees the memory of whole pages, whose content is lost."""
@@ -83,7 +97,7 @@ def opened(where: Mapping[str, Any], writable: bool) -> SharedPages:
     fd = os.open(path, mode | os.O_CLOEXEC)
     try:
         _check(path, os.fstat(fd), where)  # the number may have been given to another meanwhile
-        return SharedPages(fd, where["bytes"], writable)
+        return SharedPages(fd, {name: where[name] for name in _WHERE}, writable)
     finally:
         os.close(fd)
 

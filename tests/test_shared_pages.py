@@ -24,13 +24,13 @@ pages.block(200, 3)[:] = list(b"you")
 
 
 def used_bytes(pages):
-    return os.fstat(pages._fd).st_blocks * 512
+    return os.fstat(pages.where["fd"]).st_blocks * 512
 
 
 def test_another_process_reads_and_writes_the_same_memory():
     pages = OwnPages(PAGE)
     pages.block(100, 5)[:] = list(b"hello")
-    where = str(pages.where()).replace("'", '"')
+    where = str(pages.where).replace("'", '"')
     done = subprocess.run([sys.executable, "-c", READS, where], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("hello\n", "")
     assert bytes(pages.block(200, 3)) == b"you"
@@ -38,14 +38,14 @@ def test_another_process_reads_and_writes_the_same_memory():
 
 def test_what_is_opened_for_reading_can_not_be_written():
     pages = OwnPages(PAGE)
-    block = opened(pages.where(), writable=False).block(0, 10)
+    block = opened(pages.where, writable=False).block(0, 10)
     assert not block.flags.writeable
     assert block.data.readonly
 
 
 def test_nobody_can_make_it_smaller_under_its_readers():
     pages = OwnPages(PAGE)
-    where = pages.where()
+    where = pages.where
     fd = os.open(f"/proc/{where['pid']}/fd/{where['fd']}", os.O_RDWR)
     with pytest.raises(PermissionError):
         os.ftruncate(fd, 0)
@@ -57,18 +57,18 @@ def test_something_else_at_that_place_is_not_even_opened(monkeypatch):
     monkeypatch.setattr(os, "open", lambda *args: opens.append(args))
     for lie in ({"inode": 1}, {"bytes": 2 * PAGE}, {"fd": 0}, {"pid": 2**22}):
         with pytest.raises(OSError, match="/proc/"):
-            opened({**pages.where(), **lie}, writable=True)
+            opened({**pages.where, **lie}, writable=True)
     assert opens == []
 
 
 def test_what_has_taken_its_place_meanwhile_is_not_mapped(monkeypatch):
     pages = OwnPages(PAGE)
-    where, opens = pages.where(), os.open
+    where, opens = pages.where, os.open
 
     def too_late(*args):
         pages.close()
         another.append(OwnPages(PAGE))
-        assert another[0].where()["fd"] == where["fd"]
+        assert another[0].where["fd"] == where["fd"]
         return opens(*args)
 
     another: list[OwnPages] = []
@@ -79,8 +79,8 @@ def test_what_has_taken_its_place_meanwhile_is_not_mapped(monkeypatch):
 
 def test_a_part_in_use_outlives_all_else():
     own = OwnPages(PAGE)
-    fd = own.where()["fd"]
-    block = opened(own.where(), writable=True).block(0, 3)
+    fd = own.where["fd"]
+    block = opened(own.where, writable=True).block(0, 3)
     block[:] = list(b"abc")
     del own
     gc.collect()
@@ -91,7 +91,7 @@ def test_a_part_in_use_outlives_all_else():
 
 def test_closed_memory_is_closed_once_and_for_new_readers_alone():
     own = OwnPages(PAGE)
-    where, reader = own.where(), opened(own.where(), writable=False)
+    where, reader = own.where, opened(own.where, writable=False)
     own.close()
     own.close()
     own.block(0, 1)[0] = 7

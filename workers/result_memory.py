@@ -40,7 +40,7 @@ class ResultMemory:
                 self._pages = OwnPages(_BYTES)
             except OSError:  # such as too many open files
                 return None
-            self._offer({"t": "results", **self._pages.where()})
+            self._offer({"t": "results", **self._pages.where})
         start = None if self._blocks is None else self._blocks.take(size)
         if start is not None:
             self._pages.write(start, parts)

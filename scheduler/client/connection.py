@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import ssl
 import time
@@ -10,13 +11,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from scheduler import wire
+from scheduler.client.lent_memory import LentMemory, borrowed
+from scheduler.client.shown_memory import ShownMemory
 from scheduler.client.tls import PERHAPS_TLS, Tls, TlsFailure
 from scheduler.errors import ProtocolError, error_from_code
 from scheduler.sockets import CLIENT_GIVES_UP_MS, local_host_of, set_up_tcp
 
 if TYPE_CHECKING:
     from scheduler.address import Address
-    from scheduler.client.lent_memory import LentMemory
 
 _HANDSHAKE_S = 5.0
 _LEAVE_ROUNDS, _LEAVE_ROUND_S = 500, 0.001
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self.on_room: Callable[[], None] = _nothing
         self.draining = False
         self.lent: LentMemory | None = None
+        self._shown = ShownMemory()
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._reader = wire.FrameReader(_ACCEPTED)
@@ -209,11 +212,51 @@ class Connection(asyncio.BufferedProtocol):
         try:
             for header, body in self._frames(nbytes):
                 if self._ready:
-                    self._on_frame(self, header, body)
+                    self._hear(header, body)
                 else:
                     self._handshake(header)
-        except ProtocolError as error:
+        except (ProtocolError, ConnectionError) as error:
             self.fail(error)
+
+    def _hear(self, header: wire.Header, body: wire.Body | None) -> None:
+        match header["t"]:
+            case "memory":
+                self.lent = borrowed(header)
+            case "free":
+                self._free(header)
+            case "map":
+                self.send_soon(wire.encode(self._shown.map(header)))
+            case "forget":
+                self._shown.forget(header)
+            case "result" if "at" in header:
+                self._on_frame(self, header, self._copied(header))
+            case _:
+                self._on_frame(self, header, body)
+
+    def _free(self, header: wire.Header) -> None:
+        try:
+            if self.lent is not None:
+                self.lent.free(header["at"])
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"it frees memory that is not in use: {error}") from None
+
+    def _copied(self, header: wire.Header) -> wire.Body:
+        """The body of a result that is in the daemon's memory."""
+        body = self._shown.copied(header)
+        # It may have been overwritten meanwhile if the daemon has closed the connection, as nothing
+        # tells the daemon any more how long to keep it.
+        if self._is_closed_there():
+            raise ConnectionResetError(_CLOSED)
+        self.send_soon(wire.encode({"t": "free", "at": [header["at"]]}))
+        return body
+
+    def _is_closed_there(self) -> bool:
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None:
+            return True
+        poll = select.poll()
+        poll.register(sock.fileno(), 0)
+        return bool(poll.poll(0))
 
     def _frames(self, nbytes: int) -> list[tuple[wire.Header, wire.Body | None]]:
         try:

@@ -21,7 +21,6 @@ from scheduler.client.dialer import Dialer
 from scheduler.client.inbox import Inbox
 from scheduler.client.large_calls import LARGE_BYTES, LARGE_BYTES_TCP, LargeCalls
 from scheduler.client.late_endings import expired, in_callers_terms, lost_ns, too_late
-from scheduler.client.lent_memory import borrowed
 from scheduler.client.tls import Tls
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import (
@@ -89,8 +88,6 @@ class Exchange:
             "error": self._on_error,
             "reply": self._on_reply,
             "goodbye": self._on_goodbye,
-            "memory": self._on_memory,
-            "free": self._on_free,
         }
 
     # Entrances.
@@ -433,20 +430,6 @@ class Exchange:
             self._connection = None
             if self._has_unsent():
                 self._dialer.dial()
-
-    def _on_memory(
-        self, connection: Connection, header: wire.Header, _body: wire.Body | None
-    ) -> None:
-        connection.lent = borrowed(header)
-
-    def _on_free(
-        self, connection: Connection, header: wire.Header, _body: wire.Body | None
-    ) -> None:
-        try:
-            if connection.lent is not None:
-                connection.lent.free(header["at"])
-        except (KeyError, TypeError) as error:
-            raise ProtocolError(f"it frees memory that is not in use: {error}") from None
 
     def _answered(self, connection: Connection, header: wire.Header) -> Call | None:
         call_id = header.get("id")

@@ -61,6 +61,10 @@ _GC_THRESHOLD = 50_000
 _WORKERS_S = 5.0
 """How long a scheduler waits for its workers to describe their models before it opens its doors."""
 
+_COPYING_S = 1.0
+"""How long clients on this machine may take to copy the last results before their connections are
+closed."""
+
 LISTENING = "listening.json"
 """File beside the doors' socket: the addresses of all doors of the box, written by the agent."""
 
@@ -303,6 +307,7 @@ class SchedulerProcess:
         left = await self._driver.drain(seconds)
         if tasks is not None:
             await tasks.desk.close()
+        await self._door.wait_copied(min(_COPYING_S, end_s - time.monotonic()))
         self._door.close()
         # A large answer takes a while on a slow link, and would be lost if the process ended.
         await self._door.wait_closed(end_s - time.monotonic())

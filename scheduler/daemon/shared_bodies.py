@@ -1,4 +1,4 @@
-"""The bodies of requests that the workers of the box read where they are."""
+"""The bodies of requests and results that other processes of the box read where they are."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from collections.abc import Callable
 
 import structlog
 
+from scheduler.daemon.mappings import Mappings
 from scheduler.own_pages import OwnPages
 from scheduler.shared_pages import LEAST_BYTES, TIDY_S, Blocks, SharedPages, address_of
+from scheduler.wire import Header
 
 log = structlog.get_logger()
 
@@ -25,7 +27,7 @@ FILES_EACH = 2
 
 
 class SharedBodies:
-    """Shared memory that a worker may map: the box's own, and what clients were lent.
+    """Shared memory of the box: its own, what clients were lent, and that of workers' outputs.
 
     Args:
         size: The most bytes that the box keeps in its own, and each client in what it is lent.
@@ -41,13 +43,15 @@ class SharedBodies:
     def __init__(self, size: int, most_lent: int = sys.maxsize) -> None:
         """Holds nothing."""
         own = OwnPages(size)
-        self.pages = {_PAGES: own}
+        self.pages: dict[int, SharedPages] = {_PAGES: own}
         self._size = size
         self._most_lent = most_lent
         self._blocks = Blocks(own)
         # Bodies end in whichever thread drops them last; only the event loop gives back.
         self._ended: deque[int] = deque()
-        self._lent = 0
+        self._last = _PAGES
+        self._lent: dict[int, OwnPages] = {}
+        self._mappings: weakref.WeakSet[Mappings] = weakref.WeakSet()
         self._starts: list[tuple[int, int]] = []
         self._sort()
 
@@ -64,9 +68,11 @@ class SharedBodies:
             self.tidy()
 
     def tidy(self) -> None:
-        """Frees memory that has not been used since the last call."""
+        """Frees memory that has not been used since the last call, or that nobody else has."""
         self._give_back()
         self._blocks.free_unused()
+        for mappings in self._mappings:
+            mappings.forget_gone()
 
     def _give_back(self) -> None:
         while self._ended:
@@ -75,21 +81,38 @@ class SharedBodies:
     def lend(self) -> int | None:
         """New memory for a client, by number; None if the kernel doesn't grant it, or enough is."""
         try:
-            if len(self.pages) > self._most_lent:
+            if len(self._lent) >= self._most_lent:
                 raise OSError(errno.EMFILE, "The files left are for connections")
             pages = OwnPages(self._size)
         except OSError as error:  # such as too many open files: the client sends its bodies
             log.warning("no memory to share with a client", error=str(error))
             return None
-        self._lent += 1
-        self.pages[self._lent] = pages
-        self._sort()
-        return self._lent
+        number = self.adopt(pages)
+        self._lent[number] = pages
+        return number
 
     def withdraw(self, number: int) -> None:
         """The client is gone; bodies in use stay where they are."""
-        self.pages.pop(number).close()
+        self._lent.pop(number).close()
+        self.abandon(number)
+
+    def adopt(self, pages: SharedPages) -> int:
+        """Adds memory; returns its number."""
+        self._last += 1
+        self.pages[self._last] = pages
         self._sort()
+        return self._last
+
+    def abandon(self, number: int) -> None:
+        """Nothing will be in it any more that is not yet; bodies in use stay where they are."""
+        del self.pages[number]
+        self._sort()
+
+    def mappings(self, tell: Callable[[Header], None]) -> Mappings:
+        """What the other end of a connection has mapped; `tell` sends it a message."""
+        made = Mappings(self.pages, tell)
+        self._mappings.add(made)
+        return made
 
     def body(
         self, number: int, start: int, size: int, ended: Callable[[int], object]
@@ -102,7 +125,7 @@ class SharedBodies:
         if len(body) < LEAST_BYTES:
             return None
         address = address_of(body)
-        index = bisect_right(self._starts, (address, self._lent)) - 1
+        index = bisect_right(self._starts, (address, self._last)) - 1
         if index < 0:
             return None
         first, number = self._starts[index]

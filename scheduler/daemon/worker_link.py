@@ -17,6 +17,7 @@ from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.daemon.handover import Handover
 from scheduler.daemon.link import LinkListener
+from scheduler.daemon.mappings import Mappings
 from scheduler.daemon.returns import Returns
 from scheduler.daemon.shared_bodies import SharedBodies, lasting
 from scheduler.daemon.silence import why_silent
@@ -46,15 +47,29 @@ _UCRED = struct.Struct("iII")
 class WorkerResults:
     """The memory in which a worker writes large outputs.
 
+    Args:
+        where: Where it is.
+        tell: Sends the worker a message.
+        shared: The memory in which a client of the box may read the outputs, too.
+
     Raises:
         OSError: It can't be opened.
     """
 
-    def __init__(self, where: Header, tell: Callable[[Header], None]) -> None:
-        """Maps it; `tell` sends the worker a message."""
+    def __init__(
+        self, where: Header, tell: Callable[[Header], None], shared: SharedBodies | None
+    ) -> None:
+        """Maps it."""
         self._pages = opened(where, writable=False)
         self._returns = Returns(tell)
-        self.close = self._returns.close
+        self._shared = shared
+        self._number = shared.adopt(self._pages) if shared is not None else 0
+
+    def close(self) -> None:
+        """The worker is gone."""
+        self._returns.close()
+        if self._shared is not None:
+            self._shared.abandon(self._number)
 
     def body(self, start: int, size: int) -> Body:
         """One item's outputs, which the worker leaves alone as long as anything refers to them."""
@@ -90,8 +105,7 @@ class WorkerLink(asyncio.BufferedProtocol):
         self._path = path
         self._listener = listener
         self._shared = shared
-        self._told: set[int] = set()
-        self._mapped: set[int] = set()
+        self._mappings: Mappings | None = None
         self._results: WorkerResults | None = None
         self._reader = FrameReader(LINK_LIMITS)
         self._transport: asyncio.Transport | None = None
@@ -114,8 +128,7 @@ class WorkerLink(asyncio.BufferedProtocol):
                 await asyncio.sleep(_RETRY_S)
                 continue
             self._reader = FrameReader(LINK_LIMITS)
-            self._told.clear()
-            self._mapped.clear()
+            self._mappings = None if self._shared is None else self._shared.mappings(self._say)
             self._handover = Handover()
             self._ending = ""
             self._silent = -math.inf  # not counted before its first message: libraries load slowly
@@ -175,43 +188,30 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def _places(self, bodies: Sequence[Body]) -> Sequence[tuple[int, int] | None]:
         """Where the worker can read each body; None for those that have to be sent to it."""
-        if self._shared is None:
+        shared, mappings = self._shared, self._mappings
+        if shared is None or mappings is None:
             return ()
-        places = [self._shared.place_of(body) for body in bodies]
-        untold = {place[0] for place in places if place is not None} - self._told
-        if untold:  # however often clients come and go, the worker maps little in vain
-            self._forget_pages()
-        for number in untold:
-            where = self._shared.pages[number].where()
-            self._write(encode({"t": "map", "pages": number, **where}))
-            self._told.add(number)
-        return [
-            place if place is not None and place[0] in self._mapped else None for place in places
-        ]
-
-    def _forget_pages(self) -> None:
-        """Has the worker unmap what no request will be in any more."""
-        if self._shared is not None:
-            for number in self._told - self._shared.pages.keys():
-                self._write(encode({"t": "forget", "pages": number}))
-                self._told.discard(number)
-                self._mapped.discard(number)
+        places = [shared.place_of(body) for body in bodies]
+        return [place if place is not None and mappings.has(place[0]) else None for place in places]
 
     def _map_results(self, where: Header) -> None:
         try:
-            self._results = WorkerResults(where, lambda said: self._write(encode(said)))
+            self._results = WorkerResults(where, self._say, self._shared)
         except OSError as error:
             log.warning("worker sends large outputs", device=self.device_id, reason=str(error))
         else:
-            self._write(encode({"t": "results_mapped"}))
+            self._say({"t": "results_mapped"})
 
     def cancel(self, run_id: int) -> None:
         """Lets the worker skip a run that it has not begun."""
-        self._write(encode({"t": "cancel", "id": run_id}))
+        self._say({"t": "cancel", "id": run_id})
 
     def measure_again(self, offer: Offer, refused: Submission) -> None:
         """Has the worker measure an offer again; it then sends the new offer."""
-        self._write(encode({"t": "measure", "model": offer.model, "variant": offer.variant}))
+        self._say({"t": "measure", "model": offer.model, "variant": offer.variant})
+
+    def _say(self, header: Header) -> None:
+        self._write(encode(header))
 
     def _write(self, buffers: list[Any]) -> None:
         if self._transport is not None:
@@ -261,9 +261,8 @@ class WorkerLink(asyncio.BufferedProtocol):
 
     def _watch(self) -> None:
         """Hangs up on a worker that has gone silent; `keep_connected` then reconnects."""
-        self._forget_pages()
         if self._results is not None:
-            self._write(encode({"t": "tidy"}))
+            self._say({"t": "tidy"})
         self._silent += 1
         stood, self._stood = self._stood, standing(self.pid) if self.pid is not None else None
         if self._silent >= _SILENT_LOOKS and self._transport is not None and self.pid is not None:
@@ -288,7 +287,8 @@ class WorkerLink(asyncio.BufferedProtocol):
             case "results":
                 self._map_results(header)
             case "mapped":
-                self._mapped.add(header["pages"])
+                if self._mappings is not None:
+                    self._mappings.mapped(header["pages"])
             case "not_mapped":
                 why = header["reason"]
                 log.warning("worker gets large inputs sent", device=self.device_id, reason=why)

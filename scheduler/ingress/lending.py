@@ -40,7 +40,7 @@ class Lending:
             self._is_tried = True
             self._number = self._shared.lend()
             if self._number is not None:
-                self._tell({"t": "memory", **self._shared.pages[self._number].where()})
+                self._tell({"t": "memory", **self._shared.pages[self._number].where})
 
     def body(self, header: Header, sent: Body, most_bytes: int) -> Body:
         """The body that a request has written to the memory.

@@ -192,6 +192,10 @@ class NativeDoor:
         """Whether new requests are refused."""
         return self._closing
 
+    async def wait_copied(self, seconds: float) -> None:
+        """Waits, after `stop_admitting`, until clients have copied all results, at most so long."""
+        await self._wait(lambda: not any(one.shown_bytes for one in self._connections), seconds)
+
     def close(self) -> None:
         """Closes every connection once its written data is sent."""
         self.restorer.close()
@@ -200,8 +204,11 @@ class NativeDoor:
 
     async def wait_closed(self, seconds: float) -> None:
         """Waits, after `close`, until all connections are closed, but at most so many seconds."""
+        await self._wait(lambda: not self._connections, seconds)
+
+    async def _wait(self, over: Callable[[], bool], seconds: float) -> None:
         end_s = time.monotonic() + seconds
-        while self._connections and time.monotonic() < end_s:
+        while not over() and time.monotonic() < end_s:
             await asyncio.sleep(_LOOK_S)
 
 

@@ -31,6 +31,8 @@ from scheduler.ingress.outflow import Outflow
 from scheduler.ingress.questions import answer_to
 from scheduler.ingress.request_header import id_of
 from scheduler.ingress.restoring import Restored
+from scheduler.ingress.showing import MESSAGES as SHOWING_MESSAGES
+from scheduler.ingress.showing import Place, Showing
 from scheduler.ingress.task_door import TASK_MESSAGES, closed_for_tasks
 from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 HELLO_S = 5.0
 """How long a connection may take to say hello."""
 
-_LIGHT = TASK_MESSAGES | {"infer", "cancel"}
+_LIGHT = TASK_MESSAGES | SHOWING_MESSAGES | {"infer", "cancel"}
 """Messages that are cheap to take, because they are answered later; all others are answered at
 once."""
 
@@ -80,6 +82,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._asker = Asker()
         self._outflow = Outflow(self._say_later)
         self._lending: Lending | None = None
+        self._showing: Showing | None = None
 
     # -- asyncio.BufferedProtocol
 
@@ -130,6 +133,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._outflow.go_on()
         if self._lending is not None:
             self._lending.end()
+        if self._showing is not None:
+            self._showing.end()
         if self._door.neighbours is not None:
             self._door.neighbours.gone(self)
         if turns is not None:  # spread out: there may be thousands, and each costs a decision
@@ -207,6 +212,8 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._cancel(id_of(header))
         elif kind in TASK_MESSAGES:
             self._take_task(header, body)
+        elif kind in SHOWING_MESSAGES and self._showing is not None:
+            self._showing.take(header)
         elif kind in SHELF_MESSAGES and self._door.shelf is not None:
             tenant = self._tenant_of(header)
             tenant.check_scope("peer")
@@ -272,6 +279,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._known = True
         if header.get("memory") is True and self._driver.shared is not None and self._is_at_home():
             self._lending = Lending(self._driver.shared, self.tell)
+            self._showing = Showing(self._driver.shared, self.tell)
         if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
             self._turns.share = share
         if self._hello_timer is not None:
@@ -380,7 +388,15 @@ class NativeConnection(asyncio.BufferedProtocol):
         if restore_ns:
             header["restore_ns"] = restore_ns
             header["timing"] = with_restoring(answer.timing_ns, restore_ns)
-        self._write(encode(header, (answer.outputs[1],)))
+        body = answer.outputs[1]
+        place = self._place(body)
+        self._write(encode(header, (body,)) if place is None else encode({**header, "at": place}))
+
+    def _place(self, body: Body) -> Place | None:
+        """Where the client copies a result from; None if it is sent, as are the box's last ones."""
+        if self._showing is None or self._door.closing:
+            return None
+        return self._showing.place(body)
 
     def _fail(self, client_id: int, answer: Answer, taken_ns: int) -> None:
         said = replies.failure(client_id, answer.outcome.value, answer.reason, answer.detail)
@@ -392,6 +408,11 @@ class NativeConnection(asyncio.BufferedProtocol):
     def held(self) -> int:
         """How many requests of this connection have not ended."""
         return len(self._in_flight)
+
+    @property
+    def shown_bytes(self) -> int:
+        """The size of the results that the client has not copied yet."""
+        return 0 if self._showing is None else self._showing.bytes
 
     @property
     def local_host(self) -> str | None:

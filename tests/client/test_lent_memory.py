@@ -17,7 +17,7 @@ from scheduler.wire import PREFIX, FrameLimits
 @pytest.mark.parametrize(("spare", "is_sent"), [(0, True), (11, True), (12, False)])
 def test_where_a_body_is_may_not_make_a_header_too_large(spare, is_sent):
     pages = OwnPages(10 * LEAST_BYTES)
-    lent = borrowed(pages.where())
+    lent = borrowed(pages.where)
     assert lent is not None
     call = infer_call(1, Future(), "m", {"x": np.zeros(LEAST_BYTES, np.uint8)}, 100)
     whole = sum(map(len, call.frame(FrameLimits(), "u"))) - call.body_bytes - PREFIX.size

@@ -126,7 +126,7 @@ def test_memory_of_ended_bodies_beyond_what_is_kept_is_freed_in_time():
     bodies = SharedBodies(2 * KEPT_BYTES)
     held = [taken(bodies, KEPT_BYTES), taken(bodies)]
     held[1][:] = bytes(LEAST_BYTES)
-    fd = bodies.pages[0].where()["fd"]
+    fd = bodies.pages[0].where["fd"]
     held.clear()
     assert os.fstat(fd).st_blocks
     bodies.tidy()

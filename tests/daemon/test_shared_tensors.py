@@ -5,159 +5,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
-import socket
-import threading
 import tracemalloc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import structlog
-import uvloop
 
 import workers.link_server
 from scheduler import AsyncClient, DeadlineExpired, InvalidInput, shared_pages
-from scheduler.client import exchange, lent_memory
-from scheduler.client.lent_memory import LentMemory, borrowed
-from scheduler.core.limits import Limits
+from scheduler.client import connection, lent_memory
+from scheduler.client.lent_memory import borrowed
 from scheduler.core.offers import Offer
 from scheduler.daemon import shared_bodies, worker_link
-from scheduler.daemon.driver import Driver
 from scheduler.daemon.shared_bodies import SharedBodies
-from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.shared_pages import LEAST_BYTES
 from scheduler.tenants import Access, Tenant, hash_of, new_token
-from scheduler.wire import FrameLimits, FrameReader, Header, Tensors, encode, pack_tensors
+from scheduler.wire import Header, encode, pack_tensors
+from tests.daemon.large_box import CARD, LARGE, MINUTE_MS, SAME, Raw, X, ends, same, until, vector
 from tests.waiting import PATIENCE_S
 from workers.link import offer_header, results_from
-from workers.link_server import LinkServer
-
-LARGE = LEAST_BYTES // 4
-MINUTE_MS = 60_000
-X = {"name": "x", "dtype": "float32", "shape": [None]}
-CARD = {
-    "name": "ends",
-    "description": "",
-    "signature": {"inputs": [X], "outputs": [{**X, "name": "y", "shape": [2]}], "batched": True},
-    "variants": ["v"],
-    "max_batch": 4,
-    "digest": "d",
-    "cache": None,
-}
-
-
-SAME = {**CARD, "name": "same"}
-SAME["signature"] = {"inputs": [X], "outputs": [{**X, "name": "y"}], "batched": True}
-
-
-class Host:
-    """Its model `ends` returns the first and the last value, `same` all, when it may."""
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.go.set()
-        self.began = threading.Event()
-        self.batches: list[list[bool]] = []
-
-    def run(self, model: str, _variant: str, items: list[Tensors]) -> list[Tensors]:
-        # What was sent to the worker is its own, so it could write to it.
-        self.batches.append([not item["x"].flags.writeable for item in items])
-        self.began.set()
-        assert self.go.wait(PATIENCE_S)
-        return [{"y": item["x"][[0, -1]] if model == "ends" else item["x"]} for item in items]
-
-    @property
-    def shared(self) -> list[bool]:
-        return [is_shared for batch in self.batches for is_shared in batch]
-
-
-@dataclass
-class Box:
-    folder: Path
-    host: Host
-    driver: Driver
-    door: NativeDoor
-    server: LinkServer
-    lent: list[LentMemory] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        return f"unix://{self.folder}/s"
-
-    def taken(self) -> int:
-        return sum(len(lent._blocks._taken) for lent in self.lent)
-
-
-@asynccontextmanager
-async def a_box(folder: Path, size: int = 10**7, maps: bool = True) -> AsyncIterator[Box]:
-    host = Host()
-    server = LinkServer(folder / "w", host, maps=maps)
-    server.say("catalog", {"t": "catalog", "models": [CARD, SAME], "problems": []})
-    for model in ("ends", "same"):
-        server.say(model, offer_header(Offer(model, "v", "r", {1: (1000,), 4: (1000,)})))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    driver = Driver(limits=Limits(bytes=size), shared=SharedBodies(size))
-    rules = DoorRules("s", Access(), FrameLimits(body_bytes=size), 8, 10**12)
-    door = NativeDoor(driver, rules, driver.status)
-    driver.add_device("cpu:0", folder / "w")
-    loop = asyncio.get_running_loop()
-    listening = await loop.create_unix_server(door, f"{folder}/s")
-    await until(lambda: len(driver.catalog.offers) == 2)
-    try:
-        yield Box(folder, host, driver, door, server)
-    finally:
-        host.go.set()
-        listening.close()
-        door.close()
-        await driver.close()
-        await until(lambda: not door._connections)
-
-
-async def until(true: Callable[[], object]) -> None:
-    async def wait() -> None:
-        while not true():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(wait(), PATIENCE_S)
-
-
-@pytest.fixture
-def played(tmp_path, monkeypatch):
-    """Runs a play with a box and a client of it."""
-    lent: list[LentMemory] = []
-
-    def borrow(header: Header) -> LentMemory | None:
-        found = borrowed(header)
-        lent.extend([found] if found is not None else ())
-        return found
-
-    monkeypatch.setattr(exchange, "borrowed", borrow)
-
-    def play(acts: Callable[[Box, AsyncClient], Awaitable[None]], **options: Any) -> None:
-        async def main() -> None:
-            async with a_box(tmp_path, **options) as box:
-                box.lent = lent
-                async with AsyncClient(box.url) as client:
-                    await acts(box, client)
-
-        uvloop.run(main())
-
-    return play
-
-
-def vector(size: int, value: float = 1.0) -> dict[str, Any]:
-    return {"x": np.linspace(value, value + 1, size, dtype=np.float32)}
-
-
-async def ends(client: AsyncClient, size: int, value: float = 1.0) -> None:
-    """Asks, and checks the answer."""
-    result = await client.infer("ends", vector(size, value), deadline_ms=MINUTE_MS)
-    assert result["y"].tolist() == [value, value + 1]
 
 
 def test_after_the_first_ones_large_inputs_are_sent_nowhere(played):
@@ -176,7 +44,7 @@ def test_after_the_first_ones_large_inputs_are_sent_nowhere(played):
 
 
 def test_those_of_a_client_that_can_not_see_the_memory_are_received_into_it(played, monkeypatch):
-    monkeypatch.setattr(exchange, "borrowed", lambda header: borrowed({**header, "inode": 1}))
+    monkeypatch.setattr(connection, "borrowed", lambda header: borrowed({**header, "inode": 1}))
 
     async def acts(box, client):
         for value in range(3):
@@ -288,7 +156,6 @@ def test_the_memory_of_a_request_that_expired_is_not_written_while_a_worker_read
 
 
 def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch):
-    monkeypatch.setattr(worker_link, "_LOOK_S", 0.01)
     monkeypatch.setattr(shared_bodies, "TIDY_S", 0.01)
 
     async def acts(box, _client):
@@ -299,7 +166,7 @@ def test_what_a_client_was_lent_is_unmapped_when_it_is_gone(played, monkeypatch)
         await until(lambda: set(box.server._pages) == {0})
         assert set(box.driver.shared.pages) == {0}
         (device,) = box.driver._linked.values()
-        assert device.link._told == device.link._mapped == {0}
+        assert device.link._mappings._told == device.link._mappings._mapped == {0}
         await until(lambda: not box.driver.shared._ended)  # without another large body
 
     played(acts)
@@ -354,8 +221,8 @@ def test_a_connection_that_is_lost_takes_its_memory_along(played):
         box.host.go.clear()
         asked = asyncio.ensure_future(ends(client, LARGE, 7))
         await until(lambda: box.driver._pending)
-        for connection in list(box.door._connections):
-            connection._transport.abort()
+        for client_of in list(box.door._connections):
+            client_of._transport.abort()
         await until(lambda: len(box.driver.core.runs) == 0 or box.host.go.set() is None)
         await asked
         for value in range(3):
@@ -387,14 +254,6 @@ def test_many_requests_at_once_keep_their_inputs_apart(played):
         await until(lambda: not box.taken())
 
     played(acts, size=40 * LEAST_BYTES)
-
-
-async def same(client: AsyncClient, size: int, value: float = 1.0) -> Any:
-    """Asks for a large answer, and checks it."""
-    sent = vector(size, value)
-    result = await client.infer("same", sent, deadline_ms=MINUTE_MS)
-    assert np.array_equal(result["y"], sent["x"])
-    return result
 
 
 @pytest.fixture
@@ -544,27 +403,6 @@ def test_an_emulated_link_carries_outputs_too(played, sent_bytes):
     played(acts, maps=False)
 
 
-class Raw:
-    """A client that writes any messages."""
-
-    def __init__(self, path: str) -> None:
-        self.peer = socket.socket(socket.AF_UNIX)
-        self.peer.settimeout(PATIENCE_S)
-        self.peer.connect(path)
-        self._reader = FrameReader(FrameLimits())
-        self._heard: list[Header] = []
-
-    def ask(self, header: Header, body: bytes = b"") -> None:
-        self.peer.sendall(b"".join(encode(header, (body,) if body else ())))
-
-    def hear(self) -> Header:
-        while not self._heard:
-            count = self.peer.recv_into(self._reader.get_buffer())
-            assert count, "the box hung up"
-            self._heard += [header for header, _ in self._reader.advance(count)]
-        return self._heard.pop(0)
-
-
 def test_where_a_body_is_must_be_in_what_the_connection_was_lent(played):
     async def acts(box, _client):
         raw = Raw(f"{box.folder}/s")
@@ -663,7 +501,7 @@ def test_a_client_that_does_not_ask_for_memory_is_lent_none(played):
 def test_a_box_that_frees_what_is_not_in_use_is_not_trusted_further():
     async def main() -> None:
         shared = SharedBodies(10 * LEAST_BYTES)
-        lent = borrowed(shared.pages[0].where())
+        lent = borrowed(shared.pages[0].where)
         assert lent is not None
         start = lent.put([b"a" * 64, b"b" * 32], 96)
         assert start is not None

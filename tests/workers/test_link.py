@@ -157,7 +157,7 @@ def test_a_run_that_waits_keeps_the_memory_that_is_forgotten_meanwhile(scheduler
     def say(header: Header, *buffers: bytes) -> None:
         scheduler.peer.sendall(b"".join(frame(header, buffers)))
 
-    say({"t": "map", "pages": 7, **pages.where()})
+    say({"t": "map", "pages": 7, **pages.where})
     assert scheduler.hear()[0] == {"t": "mapped", "pages": 7}
     host.go.clear()
     scheduler.run(1, [1.0])
@@ -178,7 +178,7 @@ def test_a_run_that_waits_keeps_the_memory_that_is_forgotten_meanwhile(scheduler
 
 def test_memory_of_another_process_that_is_gone_is_not_mapped(scheduler):
     pages = OwnPages(4096)
-    where = pages.where()
+    where = pages.where
     pages.close()
     scheduler.peer.sendall(b"".join(frame({"t": "map", "pages": 1, **where})))
     header, _ = scheduler.hear()

@@ -368,7 +368,7 @@ def in_memory_of_others(array):
     """A copy where a library that writes to it ends the process, as a worker gets large inputs."""
     pages = OwnPages(array.nbytes)
     pages.block(0, array.nbytes)[:] = np.ascontiguousarray(array).view(np.uint8).ravel()
-    mapped = opened(pages.where(), writable=False).block(0, array.nbytes)
+    mapped = opened(pages.where, writable=False).block(0, array.nbytes)
     return np.ndarray(array.shape, array.dtype, mapped.data)
 
 
