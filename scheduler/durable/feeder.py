@@ -45,7 +45,14 @@ task for days. A task that expires by this deadline before its own is tried agai
 LONGEST_REASON = 500
 """How much of the reason for an outcome is stored, in characters."""
 
+INSISTENT = 3
+"""After so many refusals a task runs all the same, if rarely (`room.TRICKLE`). Otherwise a policy
+that compares its worth with what it may make late would refuse it for ever, however idle its target
+is: there is always some chance that a request with little time comes."""
+
 _LONGEST = 20
+
+_MOST_DOUBLINGS = 10
 
 _WITHDRAWN = "withdrawn: a durable task, which can run later"
 
@@ -182,8 +189,8 @@ class Feeder:
         for target in list(core.targets.values()):
             if not core.queues and target.is_open(now_ns):
                 batch, horizon_ns = self._batch_for(target, now_ns)
-                if batch:
-                    self._submit(batch, now_ns + horizon_ns)  # an event: queues may have changed
+                if batch:  # an event: queues may have changed
+                    self._submit(batch, now_ns + horizon_ns, self._weight(batch, now_ns))
 
     def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
         """The most urgent tasks that a target could run now, and the horizon for their deadlines.
@@ -201,7 +208,8 @@ class Feeder:
             curve = target.curve(offers[0], kind)
             size = self._room.batch(curve, count, now_ns)
             waiting = [self.tasks[seq] for seq in self._lanes.first(kind, 2 * size)]
-            size = self._room.batch(curve, fitting(waiting[:size]), now_ns)
+            insists = self._insists(waiting[0], now_ns)
+            size = 1 if insists else self._room.batch(curve, fitting(waiting[:size]), now_ns)
             tasks, following = waiting[:size], waiting[size:]
             if any(task.inputs is None for task in tasks):
                 self._inputs.fetch(tasks)
@@ -210,9 +218,19 @@ class Feeder:
                 break
             self._inputs.fetch_ahead(following)
             seqs = [task.seq for task in tasks]
-            self._room.given(target.spec.id, curve, seqs, now_ns)
+            self._room.given(target.spec.id, curve, seqs, now_ns, insists)
             return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
         return [], 0
+
+    def _insists(self, task: Waiting, now_ns: int) -> bool:
+        """Whether a task runs although it makes a request late, if only one time in many."""
+        return task.refusals >= INSISTENT and self._room.longest_ns(now_ns) is not None
+
+    def _weight(self, batch: list[Waiting], now_ns: int) -> float:
+        """What policies may take tasks to be worth: next to nothing, and more with each refusal."""
+        if not self._insists(batch[0], now_ns):
+            return LEAST_WEIGHT
+        return 2.0 ** min(batch[0].refusals - INSISTENT, _MOST_DOUBLINGS)
 
     def _end_misfits(self, tasks: list[Waiting]) -> bool:
         """Fails tasks whose inputs the model no longer accepts, because its files have changed.
@@ -238,7 +256,7 @@ class Feeder:
         in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
         return "its inputs differ in batch or order" if has_batch or not in_order else None
 
-    def _submit(self, tasks: list[Waiting], latest_ns: int) -> None:
+    def _submit(self, tasks: list[Waiting], latest_ns: int, weight: float) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
         submissions = []
         for task in tasks:
@@ -253,7 +271,7 @@ class Feeder:
                     body,
                     min(task.due_ns + ahead_ns, latest_ns),
                     LOWEST_PRIORITY,
-                    LEAST_WEIGHT,
+                    weight,
                     False,
                     partial(self._answered, task),
                 )
@@ -294,6 +312,8 @@ class Feeder:
         elif overdue:
             self._end(task, Outcome.EXPIRED, answer.reason)
         elif outcome is Outcome.CANCELLED:
+            if task.refusals >= INSISTENT:  # admitted, but the policy let it wait
+                task.refusals += 1
             task.where = Where.LANE
             self._lanes.add(task)
         else:

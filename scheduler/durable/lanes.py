@@ -42,7 +42,8 @@ class Waiting:
         due_ns: Deadline, on the clock of `TaskClock.boot_ns`.
         bytes: Size of its input tensors.
         attempts: How often it ran and failed.
-        refusals: How often it was put off.
+        delays: How often in a row it was put off.
+        refusals: How often in a row the driver refused it.
         where: Where it is.
         request_id: The driver's id for it while it is fed.
         inputs: Its input tensors, while they are in memory.
@@ -55,6 +56,7 @@ class Waiting:
     due_ns: int
     bytes: int
     attempts: int = 0
+    delays: int = 0
     refusals: int = 0
     where: Where = Where.LANE
     request_id: int | None = None

@@ -38,20 +38,21 @@ class Later:
 
     def put_off(self, task: Waiting, now_ns: int, least_ns: int = 0) -> None:
         """Adds the end of a task's delay, which is `least_ns` or longer."""
-        delay_ns = min(FIRST_DELAY_NS << min(task.refusals, 20), LONGEST_DELAY_NS)
-        task.refusals += 1
+        delay_ns = min(FIRST_DELAY_NS << min(task.delays, 20), LONGEST_DELAY_NS)
+        task.delays += 1
         heapq.heappush(self._times, (now_ns + max(least_ns, delay_ns), task.seq))
 
     def refuse(self, task: Waiting, now_ns: int, least_ns: int = 0) -> None:
         """Puts off a task for a reason that is over once another of its class succeeds."""
         self._refused.setdefault(task.kind, {})[task.seq] = task
+        task.refusals += 1
         self.put_off(task, now_ns, least_ns)
 
     def start_over(self, kind: RequestClass, now_ns: int) -> None:
         """Ends the delays of some refused tasks soon, because one of their class succeeded."""
         for task in list(islice(self._refused.get(kind, {}).values(), TOGETHER)):
             self.forget(task)
-            task.refusals = 0
+            task.delays = task.refusals = 0
             heapq.heappush(self._times, (now_ns + FIRST_DELAY_NS, task.seq))
 
     def forget(self, task: Waiting) -> None:

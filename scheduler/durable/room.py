@@ -2,9 +2,9 @@
 
 A batch that has started can't be stopped, so requests that arrive meanwhile wait for its end. A
 batch of durable work may therefore take a quarter of the shortest recent request budget. A task
-that takes longer even on its own still runs, but in so small a share of the target's time that it
-delays only that share of the requests. The share counts the predicted time until the task has
-ended, and the actual time afterwards.
+that takes longer even on its own, or that the policy has refused again and again, still runs, but
+in so small a share of the target's time that it delays only that share of the requests. The share
+counts the predicted time until the task has ended, and the actual time afterwards.
 """
 
 from __future__ import annotations
@@ -29,17 +29,29 @@ LATELY_NS = 30_000_000_000
 SHARE = 50
 """A task that would block requests for too long gets one part in this many of a target's time."""
 
+TRICKLE = 400
+"""A task that the policy has refused again and again gets one part in this many: it is likely to
+make a request late, and 99 % of them are to be in time all the same."""
+
 QUANTILE = 0.5
 """The quantile of latency predictions. The core asks for the same one for every dispatch. Asking
 here for any other would make the curves learn differently from a replay of the journal."""
 
 
 class _Block(NamedTuple):
-    """A task that holds its target for too long, and until when that target gets no other."""
+    """A task that holds its target for too long, and until when that target gets no other.
+
+    Attributes:
+        seq: The task's number.
+        since_ns: When the target was given the task.
+        until_ns: When it may be given another.
+        share: The share of the target's time that such tasks get, as in `SHARE`.
+    """
 
     seq: int
     since_ns: int
     until_ns: int
+    share: int
 
 
 class Room:
@@ -85,11 +97,27 @@ class Room:
         fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
         return max(fitting, default=1)
 
-    def given(self, target_id: str, curve: LatencyCurve, seqs: Sequence[int], now_ns: int) -> None:
-        """Notes that a target is given a batch, and closes the target if that blocks requests."""
+    def given(
+        self,
+        target_id: str,
+        curve: LatencyCurve,
+        seqs: Sequence[int],
+        now_ns: int,
+        insists: bool = False,
+    ) -> None:
+        """Notes that a target is given a batch, and closes the target if that blocks requests.
+
+        Args:
+            target_id: The target.
+            curve: How long its batches take.
+            seqs: The numbers of the tasks.
+            now_ns: The current time.
+            insists: Whether the policy has refused the only task again and again.
+        """
         takes_ns = curve.predict(len(seqs), QUANTILE)
-        if self._blocks_requests(takes_ns, now_ns):
-            self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + SHARE * takes_ns)
+        if insists or self._blocks_requests(takes_ns, now_ns):
+            share = TRICKLE if insists else SHARE
+            self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + share * takes_ns, share)
 
     def took(self, seq: int, took_ns: int | None, now_ns: int) -> None:
         """Notes that a task has left its target, and corrects until when the target is closed.
@@ -106,8 +134,9 @@ class Room:
         for target_id, block in self._blocks.items():
             if block.seq == seq:
                 took_ns = now_ns - block.since_ns if took_ns is None else took_ns
-                if self._blocks_requests(took_ns, now_ns):
-                    until_ns = block.since_ns + SHARE * took_ns
+                insisted = block.share == TRICKLE and took_ns
+                if insisted or self._blocks_requests(took_ns, now_ns):
+                    until_ns = block.since_ns + block.share * took_ns
                     self._blocks[target_id] = block._replace(until_ns=until_ns)
                 else:
                     del self._blocks[target_id]

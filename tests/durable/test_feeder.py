@@ -18,7 +18,7 @@ from scheduler.core.signature import Signature, TensorSpec
 from scheduler.durable.database import Database
 from scheduler.durable.feeder import ATTEMPTS
 from scheduler.durable.records import Ended
-from scheduler.durable.room import PART, SHARE
+from scheduler.durable.room import PART, SHARE, TRICKLE
 from tests.core.world import offer
 from tests.durable.virtual import World, play
 from workers.link import ModelCard
@@ -401,6 +401,34 @@ def test_a_task_that_blocks_a_target_for_long_gets_little_of_it(tmp_path: Path) 
         assert len(world.ended) == 200
 
     play(scene)
+
+
+@pytest.mark.parametrize(("long_ms", "budgets_ms", "most"), [(5.0, (3, 50), 20), (50.0, (20,), 6)])
+def test_tasks_that_the_policy_refuses_run_so_rarely_that_99_of_100_requests_are_in_time(
+    tmp_path: Path, long_ms: float, budgets_ms: tuple[float, ...], most: int
+) -> None:
+    seconds = most * long_ms / 1e3 * TRICKLE
+    shares: dict[int, float] = {}
+    done: dict[int, int] = {}
+
+    async def scene(tasks: int) -> None:
+        (tmp_path / str(tasks)).mkdir()
+        world = World(tmp_path / str(tasks))
+        long = offer("m", base_ms=long_ms, item_ms=0, sizes=(1,))
+        world.device("cpu:0", offer("rt", base_ms=1, item_ms=0.25), long)
+        for number in range(tasks):
+            world.task(number)
+        chance = random.Random(7)
+        while world.loop.time() < seconds:
+            await asyncio.sleep(chance.expovariate(50))
+            world.request(chance.choice(budgets_ms), "rt")
+        shares[tasks] = Counter(world.outcomes)[Outcome.COMPLETED] / len(world.outcomes)
+        done[tasks] = len(world.ended)
+
+    play(lambda: scene(0))
+    play(lambda: scene(40))
+    assert most / 2 <= done[40] <= most + 3
+    assert shares[40] >= shares[0] - 0.01
 
 
 def test_a_device_that_was_slow_for_a_moment_is_soon_given_tasks_again(tmp_path: Path) -> None:
