@@ -94,11 +94,6 @@ class FrameReader:
         self._missing = 0
 
     @property
-    def at_boundary(self) -> bool:
-        """Whether no part of a frame is buffered."""
-        return self._header is None and self._start == self._end
-
-    @property
     def held_bytes(self) -> int:
         """How many bytes of an incoming large body have arrived; 0 between frames."""
         return 0 if self._body is None else len(self._body) - self._missing

@@ -31,7 +31,6 @@ from scheduler.files import write_output
 def write_report(
     results: Sequence[RunResult],
     path: Path,
-    title: str = "Which policy is right for this traffic",
     compare: tuple[str, str] | None = None,
 ) -> None:
     """Writes the report to a file; the same results give the same bytes.
@@ -39,7 +38,6 @@ def write_report(
     Args:
         results: The runs, in the order in which policies and scenarios are to appear.
         path: The file to write.
-        title: Its heading.
         compare: Two policies to compare; by default the two of results that have exactly two.
 
     Raises:
@@ -47,10 +45,10 @@ def write_report(
         ValueError: A policy of `compare` has no runs.
     """
     # Characters that can't be encoded, e.g. in a file's name, are replaced as on a terminal.
-    write_output(path, page(results, title, compare).encode("utf-8", "replace"))
+    write_output(path, page(results, compare).encode("utf-8", "replace"))
 
 
-def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | None = None) -> str:
+def page(results: Sequence[RunResult], compare: tuple[str, str] | None = None) -> str:
     """The report as HTML text."""
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -62,7 +60,6 @@ def page(results: Sequence[RunResult], title: str, compare: tuple[str, str] | No
     templates.filters["parted"] = _parted
     found = study(results)
     parts = {
-        "title": title,
         "facts": _facts(found),
         "notes": notes(found),
         "columns": [column.title for column in columns(found)],
