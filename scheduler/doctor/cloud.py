@@ -10,7 +10,7 @@ from statistics import median
 from scheduler.config.box import Config
 from scheduler.config.cloud import CloudConfig
 from scheduler.config.problems import ConfigError
-from scheduler.daemon.cloud.dialing import ANSWER_BYTES, endpoint_of
+from scheduler.daemon.cloud.dialing import endpoint_of
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, RemoteError
 from scheduler.doctor.findings import Finding
 
@@ -41,7 +41,7 @@ def look_at_clouds(config: Config) -> Iterator[Finding]:
 async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
     where = f"{cloud.name} at {cloud.url}"
     try:
-        endpoint = endpoint_of(cloud, ANSWER_BYTES)
+        endpoint = endpoint_of(cloud)
     except ConfigError:
         return []  # reported by the check of files
     try:

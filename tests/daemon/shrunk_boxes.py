@@ -212,7 +212,7 @@ async def doors(folder: Path, known: ModelCard) -> AsyncIterator[Doors]:
             url = f"{scheme}://127.0.0.1:{port}"
             said = {"name": "far", "url": url, "encoding": "binary"}
             config = CloudConfig.model_validate(said)
-            endpoints[scheme] = endpoint_of(config, 1 << 20)
+            endpoints[scheme] = endpoint_of(config)
             stack.push_async_callback(endpoints[scheme].close)
         while not driver.core.targets:
             await asyncio.sleep(0.005)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import aiohttp
 import grpc
 
-from scheduler.config.cloud import CloudConfig, CloudTlsConfig
+from scheduler.config.cloud import CloudConfig
 from scheduler.config.problems import ConfigError, Problem
 from scheduler.daemon.cloud.endpoint import Endpoint
 from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
@@ -26,6 +27,8 @@ from scheduler.tenants import read_secret
 
 ANSWER_BYTES = 256 << 20
 """The largest answer that is accepted from a server."""
+
+T = TypeVar("T")
 
 
 def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLink:
@@ -42,7 +45,7 @@ def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLin
     folder = state_dir / "cloud"
     return CloudLink(
         config,
-        endpoint_of(config, ANSWER_BYTES),
+        endpoint_of(config),
         driver.catalog,
         Purse(config.budgets, folder / f"{config.name}-spent.json", time.time),
         LatencyFile(folder / f"{config.name}-latency.json", config.url),
@@ -51,63 +54,59 @@ def cloud_link(config: CloudConfig, driver: Driver, state_dir: Path) -> CloudLin
     )
 
 
-def endpoint_of(config: CloudConfig, answer_bytes: int) -> Endpoint:
+def endpoint_of(config: CloudConfig) -> Endpoint:
     """The endpoint of a configured server; must be called on the event loop that will use it.
 
     Args:
         config: The server's address and credentials.
-        answer_bytes: The largest answer that is accepted.
 
     Raises:
         ConfigError: A token or certificate can't be read.
     """
     headers = headers_of(config)
-    certificates = _Certificates(config) if config.is_secure else None
     if config.url.startswith("http"):
+        context = _Certificates(config, ssl_context) if config.is_secure else None
 
         def session() -> aiohttp.ClientSession:
-            context = certificates.now()[0] if certificates is not None else True
             return aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                connector=aiohttp.TCPConnector(limit=0, ssl=context.now() if context else True),
                 skip_auto_headers=["Accept-Encoding"],
             )
 
         binary = {"auto": None, "binary": True, "json": False}[config.encoding]
-        return HttpEndpoint(session, config.url, headers, answer_bytes, binary)
+        return HttpEndpoint(session, config.url, headers, ANSWER_BYTES, binary)
     address = config.url.partition("://")[2]
+    credentials = _Certificates(config, _credentials) if config.is_secure else None
 
     def channel(options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:
-        if certificates is None:
+        if credentials is None:
             return grpc.aio.insecure_channel(address, options)
-        return grpc.aio.secure_channel(address, certificates.now()[1], options)
+        return grpc.aio.secure_channel(address, credentials.now(), options)
 
-    return GrpcEndpoint(channel, headers, answer_bytes)
+    return GrpcEndpoint(channel, headers, ANSWER_BYTES)
 
 
-class _Certificates:
+class _Certificates(Generic[T]):
     """The certificates for connections to a server, as they are in their files when it is dialled.
 
     Raises:
         ConfigError: A file can't be read, or is not a certificate or key.
     """
 
-    def __init__(self, config: CloudConfig) -> None:
-        self._config = config
+    def __init__(self, config: CloudConfig, read: Callable[[CloudConfig], T]) -> None:
+        self._config, self._read = config, read
         self._stamps = self._stamped()
         # Read at once, so that mistakes are reported when the box starts.
-        self._known = self._read()
+        self._known = read(config)
 
-    def now(self) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
-        """For HTTP and for gRPC; while the files can't be used, what they held before."""
+    def now(self) -> T:
+        """What they are; while the files can't be used, what they held before."""
         stamps = self._stamped()
         if stamps != self._stamps:  # reading takes milliseconds, and a lost server is dialled often
             self._stamps = stamps
             with suppress(ConfigError, OSError):  # such as a certificate whose key is yet to come
-                self._known = self._read()
+                self._known = self._read(self._config)
         return self._known
-
-    def _read(self) -> tuple[ssl.SSLContext, grpc.ChannelCredentials]:
-        return ssl_context(self._config), _credentials(self._config.tls)
 
     def _stamped(self) -> list[tuple[int, ...]]:
         tls = self._config.tls
@@ -163,7 +162,9 @@ def ssl_context(config: CloudConfig) -> ssl.SSLContext:
     return context
 
 
-def _credentials(tls: CloudTlsConfig) -> grpc.ChannelCredentials:
+def _credentials(config: CloudConfig) -> grpc.ChannelCredentials:
+    ssl_context(config)  # says what is wrong with the files, which gRPC does not
+    tls = config.tls
     return grpc.ssl_channel_credentials(_read(tls.ca), _read(tls.key), _read(tls.cert))
 
 
