@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from scheduler import wire
 from scheduler.address import Address, parse_address
-from scheduler.client.connection import Connection, connect
-from scheduler.errors import InvalidInput, Unavailable, error_from_code
+from scheduler.client.asking import ask
+from scheduler.errors import InvalidInput, Unavailable
 from scheduler.files import sync_folder
 from scheduler.model_files import (
     CHUNK_BYTES,
@@ -177,29 +177,9 @@ class BoxSource:
             offset += len(chunk)
 
     async def _ask(self, message: wire.Header) -> tuple[Any, bytes]:
-        answer: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
-
-        def on_frame(_connection: Connection, header: wire.Header, body: wire.Body | None) -> None:
-            if header.get("id") != 1 or answer.done():
-                return
-            if header["t"] == "reply":
-                answer.set_result((header.get("value"), bytes(body or b"")))
-            elif header["t"] == "error":
-                code, text = str(header.get("code")), str(header.get("message"))
-                answer.set_exception(error_from_code(code, text, None))
-
-        def on_lost(_connection: Connection, error: Exception) -> None:
-            if not answer.done():
-                answer.set_exception(Unavailable(f"{self._address}: {error}"))
-
+        asking = ask(self._address, self._token, lambda _: {**message, "model": self._model})
         try:
-            connection = await connect(self._address, self._token, on_frame, on_lost)
-            try:
-                connection.send(wire.encode({**message, "id": 1, "model": self._model}))
-                return await asyncio.wait_for(answer, _PATIENCE_S)
-            finally:
-                connection.close()
-                await asyncio.sleep(0)  # the connection closes in the loop's next iteration
+            return await asyncio.wait_for(asking, _PATIENCE_S)
         except (OSError, asyncio.TimeoutError) as error:
             raise Unavailable(f"{self._address}: {error or 'no answer'}") from None
 

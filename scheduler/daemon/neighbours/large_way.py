@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from scheduler import wire
+from scheduler.client.asking import Reply
 from scheduler.client.connection import Connection, OnFrame, OnLost
-from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.daemon.ways.meter import BULK_BYTES, WayMeter
 from scheduler.errors import LaxityError
 
@@ -53,7 +53,7 @@ class LargeWay:
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._meeting = Meeting()
+        self._reply = Reply()
         self._opening: asyncio.Task[None] | None = None
         self._not_before_s = 0.0
         self._models: set[str] = set()
@@ -93,10 +93,10 @@ class LargeWay:
 
     async def _open(self) -> None:
         connection: Connection | None = None
-        self._meeting = Meeting()
+        self._reply = Reply()
         try:
             connection = await asyncio.wait_for(self._dial(self._hear, self._lose), OPEN_S)
-            await asyncio.wait_for(self._meeting.answer(), OPEN_S)
+            await asyncio.wait_for(self._reply.answer(), OPEN_S)
             connection.check()  # it may have been lost before this resumed
             self._connection, connection = connection, None
         except (LaxityError, OSError, ValueError, asyncio.TimeoutError):
@@ -113,11 +113,11 @@ class LargeWay:
         # A box sends its reports on both connections; only answers are needed from this one.
         if header["t"] in ("result", "error") and header.get("id"):
             self._on_frame(connection, header, body)
-        elif self._meeting.awaits(header):
-            self._meeting.take(header)
+        elif self._reply.awaits(header):
+            self._reply.take(header)
 
     def _lose(self, connection: Connection, error: Exception) -> None:
-        self._meeting.fail(error)
+        self._reply.fail(error)
         if connection is self._connection:
             self._connection = None
             self._on_lost(connection, str(error) or type(error).__name__)

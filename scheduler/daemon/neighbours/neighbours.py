@@ -13,6 +13,7 @@ import structlog
 from scheduler import wire
 from scheduler.address import Address
 from scheduler.backoff import Backoff
+from scheduler.client.asking import FIRST_ID, ask
 from scheduler.client.connection import Connection
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.lasting import end_tasks, start_task
@@ -24,7 +25,7 @@ from scheduler.daemon.neighbours.peer_link import (
     LONGEST_RETRY_NS,
     PeerLink,
 )
-from scheduler.daemon.neighbours.seek import ask, is_refusal, said
+from scheduler.daemon.neighbours.refusals import is_refusal, said
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ProtocolError
 from workers.link import ModelCard
 
@@ -181,7 +182,7 @@ class Neighbours:
     def introduction(self, connection: Connection) -> wire.Header:
         """The message in which this box introduces itself."""
         who = self._who_is_here(connection.local_host)
-        return {"t": "peer", "id": 0, "site": self._options.site, **who}
+        return {"t": "peer", "id": FIRST_ID, "site": self._options.site, **who}
 
     def _who_is_here(self, seen_host: str | None) -> dict[str, Any]:
         """What this box says about itself, in introductions and in answers to them."""
@@ -276,7 +277,8 @@ class Neighbours:
             if member is None or member.state(self._driver.clock_ns()) != "up":
                 try:
                     asking = ask(address, self.token, self.introduction)
-                    found = self._answered(await asyncio.wait_for(asking, CONNECT_S), address)
+                    value, _ = await asyncio.wait_for(asking, CONNECT_S)
+                    found = self._answered(value, address)
                     backoff.reset()
                     self._not_joined.pop(address, None)
                 except (LaxityError, OSError, asyncio.TimeoutError, ValueError) as error:

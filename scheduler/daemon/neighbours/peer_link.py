@@ -12,6 +12,7 @@ import structlog
 from scheduler import wire
 from scheduler.address import parse_address
 from scheduler.backoff import Backoff
+from scheduler.client.asking import Reply
 from scheduler.client.connection import Connection, OnFrame, OnLost, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
@@ -19,12 +20,11 @@ from scheduler.core.outcomes import REFUSALS
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import LEAST_HOLD_NS, forwarded, hold_ns
 from scheduler.daemon.neighbours.large_way import LargeWay
-from scheduler.daemon.neighbours.meeting import Meeting
 from scheduler.daemon.neighbours.members import SUSPECT_NS
 from scheduler.daemon.neighbours.peer_standing import PeerStanding
 from scheduler.daemon.neighbours.pings import Pings
+from scheduler.daemon.neighbours.refusals import is_refusal, said
 from scheduler.daemon.neighbours.report import Row, name_from, rows_from
-from scheduler.daemon.neighbours.seek import is_refusal, said
 from scheduler.daemon.neighbours.sent import Sent
 from scheduler.daemon.outputs import check_outputs
 from scheduler.daemon.submission import Submission
@@ -75,7 +75,7 @@ class PeerLink:
         self._clock_ns = clock_ns
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._meeting = Meeting()
+        self._reply = Reply()
         self._broken = asyncio.Event()
         self._reason = "not reached yet"
         self._refusal = ""
@@ -118,8 +118,8 @@ class PeerLink:
 
     async def _meet(self) -> None:
         self._broken.clear()
-        self._meeting = Meeting()
-        await asyncio.wait_for(self._introduce(self._meeting), CONNECT_S)
+        self._reply = Reply()
+        await asyncio.wait_for(self._introduce(self._reply), CONNECT_S)
 
     async def _dial(self, on_frame: OnFrame, on_lost: OnLost) -> Connection:
         """Connects and sends this box's introduction; the answer is the first frame."""
@@ -132,25 +132,25 @@ class PeerLink:
         connection.send(wire.encode(self._neighbours.introduction(connection)))
         return connection
 
-    async def _introduce(self, meeting: Meeting) -> None:
+    async def _introduce(self, reply: Reply) -> None:
         connection = self._connection = await self._dial(self._on_frame, self._on_lost)
         self._standing.begin(connection)
         self._heard_ns = self._clock_ns()
         self._pings.begin()
-        await meeting.answer()
+        await reply.answer()
 
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.fail(ConnectionAbortedError("hung up"))
         self._large.close()
-        self._meeting.give_up()
+        self._reply.give_up()
         self._lose(self._reason)
 
     def _on_lost(self, connection: Connection, error: Exception) -> None:
         if connection is self._connection:
             self._reason = str(error) or type(error).__name__
-            self._meeting.fail(error)
+            self._reply.fail(error)
             self._lose(self._reason)
             self._broken.set()
 
@@ -330,11 +330,11 @@ class PeerLink:
                 self._standing.leave()
 
     def _on_reply(self, header: wire.Header) -> None:
-        if self._meeting.awaits(header):
+        if self._reply.awaits(header):
             value = header["value"]
             self._neighbours.met(self._box, value)
             self._standing.learn(value["models"])
-            self._meeting.take(header)
+            self._reply.take(header)
         else:
             self._pings.answered(header["id"])
 
@@ -376,8 +376,8 @@ class PeerLink:
             self._listener.on_done(run_id, [(specs, outputs)], execute_ns, notes, ran)
 
     def _on_error(self, header: wire.Header) -> None:
-        if self._meeting.awaits(header):
-            self._meeting.take(header)
+        if self._reply.awaits(header):
+            self._reply.take(header)
             return
         run_id, code, message = header["id"], header["code"], str(header["message"])
         if run_id in self._sent and "had_ns" in header:

@@ -10,9 +10,11 @@ import pytest
 import trustme
 
 from scheduler.address import Address
+from scheduler.client.asking import FIRST_ID, Reply, ask
 from scheduler.client.connection import Connection
 from scheduler.client.tls import TlsFailure
-from scheduler.daemon.neighbours.seek import ask, is_refusal
+from scheduler.daemon.neighbours.refusals import is_refusal
+from scheduler.errors import LaxityError
 
 
 async def why_not(context: ssl.SSLContext | None) -> Exception:
@@ -60,3 +62,15 @@ def test_a_box_that_just_hangs_up_may_be_about_to_end(context: ssl.SSLContext) -
 def test_a_file_of_certificates_that_is_missing_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAXITY_CA", "/nowhere/ca.pem")
     assert is_refusal(asyncio.run(why_not(None)))
+
+
+@pytest.mark.parametrize("code", ["forbidden", "cancelled", "of a later version", None])
+def test_a_box_that_says_no_has_refused_whatever_it_calls_that(code: str | None) -> None:
+    async def answered() -> None:
+        reply = Reply()
+        reply.take({"t": "error", "id": FIRST_ID, "code": code, "message": "no"})
+        await reply.answer()
+
+    with pytest.raises(LaxityError, match=r"^no$") as refused:
+        asyncio.run(answered())
+    assert is_refusal(refused.value)
