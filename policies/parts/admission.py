@@ -22,6 +22,7 @@ from math import fsum, inf
 from policies.parts.caution import Caution
 from policies.parts.outlook import Outlook, late_by
 from policies.parts.pace import Pace, caught_up_ns
+from policies.parts.remembering import MOST_KINDS, make_room
 from policies.parts.serving import order
 from scheduler.core.policy import Drop, Place, View
 from scheduler.core.queues import ClassQueue
@@ -39,9 +40,6 @@ REFUSED = 128
 
 _TRIES = 3
 """How many budgets are tried for a counter-offer before one that is certain to do."""
-
-_KINDS = 200
-"""How many classes are remembered, though they may not come again."""
 
 _NEWEST = 1 << 62
 """An id greater than all others."""
@@ -84,8 +82,8 @@ class Admission:
             self.caution = Caution()
         elif seen[2] != view.curve_epoch:
             current = [(kind, pace) for kind, pace in self._paces.items() if pace.is_current()]
-            self._paces = dict(current if len(current) < _KINDS else ())
-        elif len(self._paces) > 10 * len(view.queues) + _KINDS:
+            self._paces = dict(current if len(current) < MOST_KINDS else ())
+        elif len(self._paces) > 10 * len(view.queues) + MOST_KINDS:
             self._paces = {kind: p for kind, p in self._paces.items() if kind in view.queues}
         now = view, self._outlook.epoch, view.curve_epoch
         queues = list(view.queues.values())
@@ -319,8 +317,7 @@ class Admission:
     def _remember(self, refused: Request) -> None:
         remembered = self._refused.get(refused.kind)
         if remembered is None:
-            if len(self._refused) >= _KINDS:
-                self._refused.clear()
+            make_room(self._refused)
             remembered = self._refused[refused.kind] = deque(maxlen=REFUSED)
         remembered.append(refused.deadline_ns)
 

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from policies.parts.foresight import Foresight
 from policies.parts.outlook import Outlook
 from policies.parts.pace import Pace
+from policies.parts.remembering import make_room
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
 
 PATIENCE_NS = 1_000_000
 """The minimum time until waiting requests are looked at again."""
-
-MOST_PACES = 256
-"""The most classes whose pace is kept."""
 
 
 class Apart:
@@ -70,8 +68,7 @@ class Apart:
         self._outlook.look(self.view)
         bids, pace = self._outlook.bids(kind), self._paces.get(kind)
         if pace is None or pace.bids is not bids or not pace.is_current():
-            if len(self._paces) > MOST_PACES:
-                self._paces.clear()
+            make_room(self._paces)
             pace = self._paces[kind] = Pace(bids)
         return pace.cost_ns
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from math import exp, frexp, log
 
 from policies.parts.pace import Pace
+from policies.parts.remembering import make_room
 
 BROKEN = 1.05
 """The factor is multiplied by this when an admitted request has to be dropped. Together with `KEPT`
@@ -39,9 +40,6 @@ admitted."""
 LEAST, MOST = 0.05, 2.5
 """The bounds of the factor. With at most 1.0, slightly more is finished under overload, but far
 more promises are broken: docs/policies-compared.md has figures."""
-
-_KINDS = 200
-"""How many factors are remembered, though they may not be needed again."""
 
 _Alike = tuple[int, int, frozenset[str]]
 """The key of a shared factor: the priority, the time that a unit of weight costs (as a power of
@@ -103,8 +101,7 @@ class Caution:
     def _factor(self, alike: _Alike) -> float:
         known = self._factors.get(alike)
         if known is None:
-            if len(self._factors) >= _KINDS:
-                self._factors.clear()
+            make_room(self._factors)
             known = self._factors[alike] = 1.0, self._fallen
         factor, fallen = known
         return max(LEAST, factor * exp(self._fallen - fallen))

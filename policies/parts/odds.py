@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from math import fsum
 
+from policies.parts.remembering import make_room
 from scheduler.core.latency import LatencyCurve
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
@@ -48,9 +49,6 @@ RECENT = 32
 Offered = tuple[Sequence[LatencyCurve], int, int]
 """How long batches of each variant take on a target, how long a request with its tensors takes to
 get there, and how many batches run at once."""
-
-_KINDS = 200
-"""The most classes whose budgets are remembered, though they may not come again."""
 
 
 class _Asked:
@@ -97,8 +95,7 @@ class Odds:
                 continue
             known = asked.get(request.kind)
             if known is None:
-                if len(asked) >= _KINDS:
-                    asked.clear()
+                make_room(asked)
                 known = asked[request.kind] = _Asked()
             known.budgets_ns.append(request.deadline_ns - now_ns)
             if now_ns >= known.due_ns:

@@ -12,15 +12,13 @@ from math import inf
 
 from policies.parts.admission import Admission
 from policies.parts.outlook import Outlook
+from policies.parts.remembering import make_room
 from policies.parts.serving import order
 from scheduler.core.policy import Drop
 from scheduler.core.requests import Request, RequestClass
 
 MOST = 8
 """The most requests that are given up for one."""
-
-_KINDS = 200
-"""The most classes whose weights are remembered, though they may not come again."""
 
 
 class Outbidding:
@@ -41,8 +39,7 @@ class Outbidding:
         """Records that a request was admitted."""
         kind, lightest = request.kind, self._lightest
         if request.weight < lightest.get(kind, inf):
-            if len(lightest) >= _KINDS:
-                lightest.clear()
+            make_room(lightest)
             lightest[kind] = request.weight
 
     def outbid(self, request: Request) -> list[Drop]:

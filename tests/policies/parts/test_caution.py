@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from policies.goodput import Goodput
-from policies.parts.caution import _KINDS, BROKEN, KEPT, LEAST, MISSED, MOST, Caution
+from policies.parts.caution import BROKEN, KEPT, LEAST, MISSED, MOST, Caution
 from policies.parts.pace import Pace
+from policies.parts.remembering import MOST_KINDS
 from scheduler.core.events import Submitted, TargetUp
 from scheduler.core.requests import RequestClass
 from scheduler.core.scheduler import Scheduler
@@ -45,7 +46,7 @@ def test_what_is_forgotten_does_not_depend_on_how_it_is_hashed(
     paces: dict[str, Pace], priorities: tuple[int, int]
 ) -> None:
     caution = Caution()
-    for priority in range(_KINDS - 1):
+    for priority in range(MOST_KINDS - 1):
         caution.factor(paces["short"], 1.0, priority)
     caution.broken(0, [(paces["short"], 1.0, priority) for priority in priorities])
     last = priorities[1]  # the one before it was the most that is remembered
