@@ -269,15 +269,7 @@ class Everywhere:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Goodput(Everywhere):
-    """Maximises the weight finished in time.
-
-    Args:
-        quantile: The latency quantile to rely on, from 0 to 1; if not given 0.95, or less
-            if that would refuse too much (`parts.odds`).
-        scale: How much slack makes a request less urgent by a factor of e, as a share of the
-            longest batch that could be sent; four times that if there is one target, or nearly
-            all is of one class.
-    """
+    """Maximises the weight finished in time; its options are those of `Everywhere`."""
 
     def __init__(self, quantile: float | None = None, scale: float = 0.4) -> None:
         """Takes its options from the configuration."""
