@@ -13,7 +13,7 @@ from replay.headway import NoEnd, played
 from replay.results import RunResult
 from replay.simulator import Arrival, Ending, OnLook, OnRun, Simulator
 from replay.sources import Source
-from replay.watching import Calibration, Timeline, row_of
+from replay.watching import CalibrationTally, Timeline, row_of
 from replay.witness import noted
 from replay.workloads import Clients
 from scheduler.core.commands import Dispatch
@@ -161,7 +161,7 @@ class Experiment:
         on_step(lambda: f"{result.rows.seen:,} requests with {self._of(choice, seed)}")
         arrivals = self.arrivals(seed)
         result.closed = isinstance(arrivals, Clients)
-        calibration, bill = Calibration(fleet.targets(), fleet.events()), _Bill(fleet)
+        calibration, bill = CalibrationTally(fleet.targets(), fleet.events()), _Bill(fleet)
         accuracy = Accuracy(fleet.targets())
         timeline = Timeline()
         last_ns = 0

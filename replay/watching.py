@@ -97,7 +97,7 @@ class Timeline:
             self._at_ns = self._begun_ns + int(self._chance() * self._step_ns)
 
 
-class Calibration:
+class CalibrationTally:
     """How often batches took no longer than predicted, against how often was promised.
 
     It predicts and learns as the core does, but with curves of its own, so measuring does not

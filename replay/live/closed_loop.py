@@ -9,8 +9,8 @@ from replay.simulator import Arrival
 from replay.workloads import Clients
 
 
-class Turns:
-    """The turns of closed-loop clients.
+class ClosedLoop:
+    """Asks for clients that wait for their answers, on a real clock.
 
     Args:
         clients: The clients.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from itertools import chain, islice
 
-from replay.live.closed_loop import Turns
+from replay.live.closed_loop import ClosedLoop
 from replay.live.endings import PROGRESS_S, LiveEnding, LiveTally, OnEnd, OnProgress
 from replay.live.inputs import MakeInputs, random_inputs
 from replay.live.player import Player, run_precisely
@@ -71,14 +71,14 @@ async def _play_here(
     progress: OnProgress,
     tally: LiveTally,
 ) -> None:
-    turns: Turns | None = None
+    loop: ClosedLoop | None = None
 
     def note(ending: LiveEnding) -> None:
         tally.sent = player.sent
         tally.add(ending)
         on_end(ending)
-        if turns is not None:
-            turns.answered(ending.at_ns)
+        if loop is not None:
+            loop.answered(ending.at_ns)
 
     async with AsyncClient(url) as client:
         inputs = make_inputs(await client.models())
@@ -88,7 +88,7 @@ async def _play_here(
             arrivals = iter(arrivals)
             arrivals = chain(list(islice(arrivals, 1)), arrivals)
         player = Player(client, inputs, note, time.monotonic_ns() + _LEAD_NS)
-        turns = Turns(arrivals, player.now_ns) if isinstance(arrivals, Clients) else None
+        loop = ClosedLoop(arrivals, player.now_ns) if isinstance(arrivals, Clients) else None
 
         async def report() -> None:
             while True:
@@ -98,7 +98,7 @@ async def _play_here(
 
         reporting = asyncio.ensure_future(report())
         try:
-            await player.play(enumerate(arrivals) if turns is None else turns.numbered())
+            await player.play(enumerate(arrivals) if loop is None else loop.numbered())
         finally:
             reporting.cancel()
         tally.sent = player.sent

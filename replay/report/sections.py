@@ -142,7 +142,7 @@ def _cost_per_thousand(run: Figures) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PolicyCalibration:
     """How well a policy's predictions held."""
 
     policy: str
@@ -160,7 +160,7 @@ class Calibration:
         return sum((seen - said) * count for said, seen, count in self.points) / counts
 
 
-def calibrations(found: Study) -> list[Calibration]:
+def calibrations(found: Study) -> list[PolicyCalibration]:
     """Promised and observed shares of each policy, over all its runs."""
     said = []
     for policy in found.policies:
@@ -173,11 +173,11 @@ def calibrations(found: Study) -> list[Calibration]:
             (key, share / count, count) for key, (share, count) in sorted(sums.items()) if count
         ]
         if kept:
-            said.append(Calibration(policy, kept))
+            said.append(PolicyCalibration(policy, kept))
     return said
 
 
-def calibration_chart(found: Study, said: Sequence[Calibration]) -> Markup | None:
+def calibration_chart(found: Study, said: Sequence[PolicyCalibration]) -> Markup | None:
     """Observed over promised shares; None if nothing was promised."""
     if not said:
         return None

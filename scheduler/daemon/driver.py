@@ -37,12 +37,12 @@ from scheduler.core.requests import Request
 from scheduler.core.scheduler import Scheduler
 from scheduler.core.target_specs import TargetSpec, reached_over
 from scheduler.daemon.answering import Pending, Results, answer_of
+from scheduler.daemon.asyncio_tasks import end_tasks, start_task
 from scheduler.daemon.background import Background
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
-from scheduler.daemon.lasting import end_tasks, start_task
 from scheduler.daemon.link import LinkedTarget, Ran, TargetLink
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of

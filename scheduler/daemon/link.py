@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.target_specs import TargetSpec
-from scheduler.daemon.lasting import end_tasks
+from scheduler.daemon.asyncio_tasks import end_tasks
 from scheduler.daemon.submission import Submission
 from workers.link import ModelCard, Packed
 

@@ -29,7 +29,7 @@ import uvloop
 from scheduler.config.box import Config
 from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError
-from scheduler.daemon.lasting import start_task
+from scheduler.daemon.asyncio_tasks import start_task
 from scheduler.daemon.logs import set_up_logging
 from scheduler.errors import Unavailable
 from scheduler.ingress.oip.box import Box

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import structlog
 
-from scheduler.daemon.lasting import start_task
+from scheduler.daemon.asyncio_tasks import start_task
 
 log = structlog.get_logger()
 

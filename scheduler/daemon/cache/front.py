@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.config.cache import CacheConfig
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.asyncio_tasks import end_tasks
 from scheduler.daemon.cache.central import CentralCopy
 from scheduler.daemon.cache.classes import CacheClass, CacheClasses
 from scheduler.daemon.cache.counts import Counts
@@ -18,7 +19,6 @@ from scheduler.daemon.cache.lookups import Lookups
 from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.redis_link import RedisLink
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.lasting import end_tasks
 from scheduler.daemon.submission import Answer, Submission
 
 TARGET = "cache"

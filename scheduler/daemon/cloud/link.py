@@ -16,6 +16,7 @@ from scheduler.config.cloud import CloudConfig
 from scheduler.config.problems import ConfigError
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
+from scheduler.daemon.asyncio_tasks import end_tasks
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
@@ -26,7 +27,6 @@ from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
 from scheduler.daemon.cloud.till import Till
 from scheduler.daemon.cloud.watch import Watch
-from scheduler.daemon.lasting import end_tasks
 from scheduler.daemon.link import LinkListener
 from scheduler.daemon.submission import Submission
 from scheduler.daemon.ways.breaker import Breaker

@@ -15,8 +15,8 @@ from scheduler.address import Address
 from scheduler.backoff import Backoff
 from scheduler.client.asking import FIRST_ID, ask
 from scheduler.client.connection import Connection
+from scheduler.daemon.asyncio_tasks import end_tasks, start_task
 from scheduler.daemon.driver import Driver
-from scheduler.daemon.lasting import end_tasks, start_task
 from scheduler.daemon.neighbours.guests import Guest, Guests
 from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
 from scheduler.daemon.neighbours.peer_link import (

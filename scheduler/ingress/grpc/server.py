@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.config.box import Config
 from scheduler.config.doors import TlsConfig
-from scheduler.daemon.lasting import start_task
+from scheduler.daemon.asyncio_tasks import start_task
 from scheduler.ingress.certificates import HANDSHAKE_S, server_context
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService

@@ -13,7 +13,7 @@ from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.inference import answer, json_size, parameters_beside, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response
-from scheduler.ingress.http.turns import THREAD_BYTES, Turns
+from scheduler.ingress.http.responder import THREAD_BYTES, Responder
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
@@ -22,18 +22,18 @@ from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
 
 
-class InferTurns:
+class InferResponder:
     """Answers inference requests.
 
     Args:
-        turns: Gives turns their answers.
+        responder: Gives turns their answers.
         limits: The limits of the door.
     """
 
-    def __init__(self, turns: Turns, limits: HttpLimits) -> None:
+    def __init__(self, responder: Responder, limits: HttpLimits) -> None:
         """Starts with no requests."""
-        self._turns = turns
-        self._service = turns.service
+        self._responder = responder
+        self._service = responder.service
         self._limits = limits
         self._pace = Pace()
 
@@ -41,20 +41,20 @@ class InferTurns:
         """Answers one request; without a task if the model is known and the body not compressed."""
         service, headers = self._service, turn.request.headers
         if service.draining:
-            self._turns.refuse(turn, Unavailable("the box is shutting down"))
+            self._responder.refuse(turn, Unavailable("the box is shutting down"))
             return
         self._pace.note(turn.request.tenant)
         info = service.box.known(model, version)
         if info is None or "content-encoding" in headers:
-            self._turns.start(turn, self._prepare(turn, model, version))
+            self._responder.start(turn, self._prepare(turn, model, version))
             return
         try:
             if self._is_long(turn):
-                self._turns.start(turn, self._begin_in_turn(turn, info, version))
+                self._responder.start(turn, self._begin_in_turn(turn, info, version))
             else:
                 self._begin(turn, info, version)
         except Exception as error:
-            self._turns.refuse(turn, error)
+            self._responder.refuse(turn, error)
 
     async def _prepare(self, turn: Turn, model: str, version: str) -> None:
         request, began_ns = turn.request, time.monotonic_ns()
@@ -88,7 +88,7 @@ class InferTurns:
         if len(body) < THREAD_BYTES:
             with contextlib.suppress(TooLarge):  # a small body may decompress to a large one
                 return decoded(body, coding, min(limit, THREAD_BYTES))
-        whole: memoryview = await self._turns.apart(decoded, body, coding, limit)
+        whole: memoryview = await self._responder.apart(decoded, body, coding, limit)
         return whole
 
     def _begin(self, turn: Turn, info: ModelInfo, version: str, waited_ns: int = 0) -> None:
@@ -100,7 +100,7 @@ class InferTurns:
         request = replace(request, waited_ns=waited_ns) if waited_ns else request
         if request.encoded:
             service.box.check_rested(tenant)
-            self._turns.start(turn, self._restore(turn, info, request))
+            self._responder.start(turn, self._restore(turn, info, request))
         else:
             self._ask(turn, info, request)
 
@@ -115,12 +115,12 @@ class InferTurns:
 
         def ended(inferred: Inferred | BaseException) -> None:
             if isinstance(inferred, BaseException):
-                self._turns.refuse(turn, inferred)
+                self._responder.refuse(turn, inferred)
                 return
             try:
-                self._turns.finish(turn, self._answer(turn, request, inferred))
+                self._responder.finish(turn, self._answer(turn, request, inferred))
             except Exception as error:
-                self._turns.refuse(turn, error)
+                self._responder.refuse(turn, error)
 
         inference = Inference(service.box, info, request, terms, service.items, ended)
         if turn.response is None:

@@ -12,10 +12,10 @@ from urllib.parse import unquote
 from scheduler.errors import InvalidInput
 from scheduler.ingress.http.coding import decoded
 from scheduler.ingress.http.connection import Turn
-from scheduler.ingress.http.infer import InferTurns
+from scheduler.ingress.http.infer import InferResponder
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_json, json_object
-from scheduler.ingress.http.turns import Turns
+from scheduler.ingress.http.responder import Responder
 from scheduler.ingress.metrics import CONTENT_TYPE, metrics
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.metadata import (
@@ -50,8 +50,8 @@ class Routes:
         log_failure: Callable[[BaseException], None],
     ) -> None:
         """Starts with no requests."""
-        self._turns = Turns(service, log_failure)
-        self._infer = InferTurns(self._turns, limits)
+        self._responder = Responder(service, log_failure)
+        self._infer = InferResponder(self._responder, limits)
         self._box = service.box
         self._service = service
         self._admin = Admin(service)
@@ -68,9 +68,9 @@ class Routes:
         try:
             handler, named = _route(request.method, parts)
         except InvalidInput as error:
-            self._turns.refuse(turn, error)
+            self._responder.refuse(turn, error)
             return
-        self._turns.start(turn, self._answer(handler, request, named))
+        self._responder.start(turn, self._answer(handler, request, named))
 
     async def _answer(
         self, handler: Handler, request: Request, named: Mapping[str, str]

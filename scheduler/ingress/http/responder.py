@@ -21,7 +21,7 @@ THREAD_BYTES = 64 * 1024
 _CODERS = 2
 
 
-class Turns:
+class Responder:
     """Runs the work of each turn, and gives the turn exactly one answer.
 
     Args:
