@@ -147,19 +147,10 @@ class Neighbours:
         self._guests.gone(guest)
 
     def _welcome(self, header: wire.Header, guest: Guest) -> Any:
-        match header:
-            case {
-                "site": str(site),
-                "box": str(box),
-                "incarnation": int(incarnation),
-                "address": str() | None as address,
-                "members": list(members),
-            }:
-                pass
-            case _:
-                raise InvalidInput(
-                    "a peer message needs site, box, incarnation, address and members"
-                )
+        who, site = _who(header), header.get("site")
+        if who is None or not isinstance(site, str):
+            raise InvalidInput("a peer message needs site, box, incarnation, address and members")
+        box, incarnation, address, members = who
         if site != self._options.site:
             raise Forbidden(
                 f"the box here belongs to the site {self._options.site!r}, not {site!r}"
@@ -233,16 +224,10 @@ class Neighbours:
 
     def _answered(self, value: Any, asked: Address | None) -> str:
         """Records the box that answered and the members it knows; returns its name."""
-        match value:
-            case {
-                "box": str(box),
-                "incarnation": int(incarnation),
-                "address": str() | None as address,
-                "members": list(members),
-            }:
-                pass
-            case _:
-                raise ProtocolError(f"not an answer of a box: {value!r:.100}")
+        who = _who(value)
+        if who is None:
+            raise ProtocolError(f"not an answer of a box: {value!r:.100}")
+        box, incarnation, address, members = who
         if box == self._options.box:
             if incarnation != self._incarnation:
                 raise ProtocolError(f"two boxes are called {box!r}; give one of them another name")
@@ -363,3 +348,16 @@ class Neighbours:
             ],
             "members": self._members.describe(now_ns),
         }
+
+
+def _who(said: Any) -> tuple[str, int, str | None, list[Any]] | None:
+    """What a box says about itself, as in `_who_is_here`; None if that is malformed."""
+    match said:
+        case {
+            "box": str(box),
+            "incarnation": int(incarnation),
+            "address": str() | None as address,
+            "members": list(members),
+        }:
+            return box, incarnation, address, members
+    return None
