@@ -78,6 +78,7 @@ class NativeDoor:
         neighbours: Answers messages from other boxes; None if the box has no neighbours.
         shelf: Serves model files to other boxes; None if the box does not.
         restorer: Decodes inputs that were encoded for a slow link.
+        closing: Whether new requests are refused.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class NativeDoor:
         self.neighbours: Neighbours | None = None
         self.shelf: ModelShelf | None = None
         self.restorer = Restorer(driver.catalog, rules.frames.body_bytes)
-        self._closing = False
+        self.closing = False
 
     def __call__(self) -> asyncio.BufferedProtocol:
         """The protocol of a new connection."""
@@ -182,15 +183,10 @@ class NativeDoor:
 
     def stop_admitting(self) -> None:
         """Refuses new requests and tells every client so; answers still go out."""
-        self._closing = True
+        self.closing = True
         for connection in self._connections:
             connection.say_goodbye()
         self.flush()
-
-    @property
-    def closing(self) -> bool:
-        """Whether new requests are refused."""
-        return self._closing
 
     async def wait_copied(self, seconds: float) -> None:
         """Waits, after `stop_admitting`, until clients have copied all results, at most so long."""

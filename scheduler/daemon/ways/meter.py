@@ -71,6 +71,8 @@ class WayMeter:
         clock_ns: A monotonic clock.
 
     Attributes:
+        round_trip_ns: The current median round trip; 0 before the first.
+        byte_ns: The transfer time per byte.
         sent_bytes: Total bytes sent.
         received_bytes: Total bytes received.
     """
@@ -79,17 +81,17 @@ class WayMeter:
         self, byte_ns: float = 0.0, clock_ns: Callable[[], int] = time.monotonic_ns
     ) -> None:
         """Nothing is measured yet."""
+        self.round_trip_ns = 0
+        self.byte_ns = byte_ns
         self.sent_bytes = 0
         self.received_bytes = 0
         self._clock_ns = clock_ns
         self._round_trips, self._ways = Recent(), Recent()
         self._now = Window(NOW_NS)
         self._slowest, self._quickest = Extreme(max), Extreme(min)
-        self._round_trip_ns = 0
         self._bulk = Window(BULK_NS)
         self._middling = Window(BULK_NS)
         self._busy = BusyPeriod()
-        self._byte_ns = byte_ns
         self._answered: deque[bool] = deque(maxlen=ROUND_TRIPS)
         self._told_ns = 0
 
@@ -104,7 +106,7 @@ class WayMeter:
         self._round_trips.add(float(took_ns))
         self._slowest.add(took_ns, now_ns)
         self._now.add(float(took_ns), now_ns)
-        self._round_trip_ns = int(self._now.quantile(0.5))
+        self.round_trip_ns = int(self._now.quantile(0.5))
         self._answered.append(True)
 
     def lost(self) -> None:
@@ -155,7 +157,7 @@ class WayMeter:
         window.forget_lower(_SLOWED * window.quantile(_LOWER))
         stands_in = len(window) >= AT_LEAST and not self._bulk.is_fresh(now_ns)
         if window is self._bulk or stands_in:
-            self._byte_ns = window.quantile(_LOWER)
+            self.byte_ns = window.quantile(_LOWER)
 
     def is_bulk(self, size_bytes: int) -> bool:
         """Whether a message of this size measures the bandwidth rather than the round trip."""
@@ -173,11 +175,6 @@ class WayMeter:
     # -- figures
 
     @property
-    def round_trip_ns(self) -> int:
-        """The current median round trip; 0 before the first."""
-        return self._round_trip_ns
-
-    @property
     def slow_round_trip_ns(self) -> int:
         """The longest recent round trip; 0 before the first."""
         return self._slowest.value_ns
@@ -191,11 +188,6 @@ class WayMeter:
     def loss(self) -> float:
         """The share of the latest small messages that were not answered in time."""
         return 1 - sum(self._answered) / len(self._answered) if self._answered else 0.0
-
-    @property
-    def byte_ns(self) -> float:
-        """The transfer time per byte."""
-        return self._byte_ns
 
     def transfer_ns(self) -> tuple[int, float]:
         """The time of the way there, per message and per byte; as in `TargetSpec`."""
