@@ -1,4 +1,4 @@
-"""Starts and ends tasks that run until they are cancelled."""
+"""Starts and ends tasks of asyncio."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AGAIN_S = 0.1
 
 
 def start_task(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-    """Starts a task, and logs `what` it was for should an error end it.
+    """Starts a task that runs until it is cancelled; logs `what` it was for if an error ends it.
 
     Whoever keeps a task to cancel it keeps asyncio from telling of its error.
     """
@@ -26,6 +26,16 @@ def start_task(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]
 
     task = asyncio.get_running_loop().create_task(work)
     task.add_done_callback(ended)
+    return task
+
+
+def keep_task(
+    work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]
+) -> asyncio.Task[None]:
+    """Starts a task that is in a set until it has ended: asyncio's own reference is a weak one."""
+    task = asyncio.get_running_loop().create_task(work)
+    among.add(task)
+    task.add_done_callback(among.discard)
     return task
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.errors import InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress import replies
 from scheduler.ingress.replies import Say
@@ -46,9 +47,7 @@ class ModelShelf:
         model = header.get("model")
         if not isinstance(model, str) or model not in models:
             raise ModelNotFound.unknown(str(model))
-        task = asyncio.get_running_loop().create_task(self._answer(header, model, say))
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        keep_task(self._answer(header, model, say), self._reading)
 
     async def _answer(self, header: Header, model: str, say: Say) -> None:
         message_id = header.get("id")

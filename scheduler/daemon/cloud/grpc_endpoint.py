@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2 as pb
 
+from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.daemon.cloud.distrust import distrusted_by_grpc
 from scheduler.daemon.cloud.endpoint import (
     Fault,
@@ -159,17 +160,12 @@ class GrpcEndpoint:
 
     def reconnect(self) -> None:
         """Makes a new channel; calls on the old one end."""
-        self._give_up(self._channel)
+        keep_task(self._channel.close(), self._closing)
         self._open()
-
-    def _give_up(self, channel: grpc.aio.Channel) -> None:
-        task = asyncio.get_running_loop().create_task(channel.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Closes the channel, and waits for abandoned ones."""
-        self._give_up(self._channel)
+        keep_task(self._channel.close(), self._closing)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 

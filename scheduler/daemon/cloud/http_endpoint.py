@@ -10,6 +10,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
+from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.daemon.cloud.distrust import distrusted
 from scheduler.daemon.cloud.endpoint import (
     Fault,
@@ -193,17 +194,12 @@ class HttpEndpoint:
 
     def reconnect(self) -> None:
         """Makes a new session; calls on the old one end."""
-        self._give_up(self._session)
+        keep_task(self._session.close(), self._closing)
         self._session = self._open_session()
-
-    def _give_up(self, session: aiohttp.ClientSession) -> None:
-        task = asyncio.get_running_loop().create_task(session.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         """Closes the session, and waits for abandoned ones."""
-        self._give_up(self._session)
+        keep_task(self._session.close(), self._closing)
         await asyncio.gather(*self._closing, return_exceptions=True)
 
 

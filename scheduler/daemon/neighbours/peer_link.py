@@ -17,6 +17,7 @@ from scheduler.client.connection import Connection, OnFrame, OnLost, connect
 from scheduler.core.commands import Dispatch
 from scheduler.core.offers import Offer
 from scheduler.core.outcomes import REFUSALS
+from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.daemon.link import LinkListener, Ran
 from scheduler.daemon.neighbours.forwarding import LEAST_HOLD_NS, forwarded, hold_ns
 from scheduler.daemon.neighbours.large_way import LargeWay
@@ -212,9 +213,7 @@ class PeerLink:
         if dispatch.form:
             sent.shrinking = self._standing.shrinkings[dispatch.model]
         if sent.shrinking is not None or self._opening_for(sent) is not None:
-            task = self._loop.create_task(self._prepare(sent, submission))
-            self._preparing.add(task)
-            task.add_done_callback(self._preparing.discard)
+            keep_task(self._prepare(sent, submission), self._preparing)
         else:
             self._forward(connection, sent, submission)
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.ingress.http.coding import accepted_coding, encoded
 from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.messages import Response, as_refusal
@@ -38,10 +39,7 @@ class Responder:
 
     def start(self, turn: Turn, work: Coroutine[Any, Any, Response | None]) -> None:
         """Answers a turn with the result of some work; None if the work answers it otherwise."""
-        task = asyncio.get_running_loop().create_task(self._run(turn, work))
-        self._tasks.add(task)
-        turn.on_gone = partial(_cancel, task)
-        task.add_done_callback(self._tasks.discard)
+        turn.on_gone = partial(_cancel, keep_task(self._run(turn, work), self._tasks))
 
     def refuse(self, turn: Turn, error: BaseException) -> None:
         """Answers a turn with an error."""
