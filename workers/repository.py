@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import xxhash
 
-from scheduler.core.signature import STRING, Signature, TensorSpec
+from scheduler.core.signature import STRING, Signature, TensorSpec, fits
 from workers.input_forms import forms_of
 from workers.model import (
     CacheRules,
@@ -320,10 +320,7 @@ def _fitting(
     if name not in specs:
         raise ModelFileError(f"{key}: no input '{name}' ({nearest(name, specs)})")
     wanted = specs[name].shape
-    fits = len(shape) == len(wanted) and all(
-        dim in (None, size) for dim, size in zip(wanted, shape, strict=True)
-    )
-    if not fits:
+    if not fits(shape, wanted):
         raise ModelFileError(f"{key}: {shape} does not fit '{name}' of {wanted}")
     return tuple(shape)
 
