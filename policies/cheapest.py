@@ -23,13 +23,10 @@ from collections.abc import Iterator
 
 from policies.parts.outlook import Bid, Outlook
 from policies.parts.plan import Plan, Planned, plan
-from policies.parts.serving import candidates
+from policies.parts.serving import LOOK_AGAIN_NS, candidates
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.targets import TargetState
-
-PATIENCE_NS = 1_000_000
-"""The minimum time until requests that wait for a busy target are looked at again."""
 
 
 class Cheapest:
@@ -63,7 +60,7 @@ class Cheapest:
         yield from outlook.doomed()
         if view.queues and view.open_targets():
             starts_ns = [batch.start_ns for batch in found.batches]
-            wake_ns = max(min(starts_ns, default=0), view.now_ns + PATIENCE_NS)
+            wake_ns = max(min(starts_ns, default=0), view.now_ns + LOOK_AGAIN_NS)
             yield Wake(wake_ns, "a cheaper target is in time later")
 
     def _places(self, view: View, found: Plan) -> Iterator[Place]:

@@ -8,12 +8,10 @@ from policies.parts.foresight import Foresight
 from policies.parts.outlook import Outlook
 from policies.parts.pace import Pace
 from policies.parts.remembering import make_room
+from policies.parts.serving import LOOK_AGAIN_NS
 from scheduler.core.policy import View
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
-
-PATIENCE_NS = 1_000_000
-"""The minimum time until waiting requests are looked at again."""
 
 
 class Apart:
@@ -80,4 +78,4 @@ class Apart:
             for target_id, one_ns in outlook.ones_ns(queue.kind)
             if target_id not in self._targets
         ]
-        return max(min(ones_ns, default=0), self.view.now_ns + PATIENCE_NS)
+        return max(min(ones_ns, default=0), self.view.now_ns + LOOK_AGAIN_NS)

@@ -11,14 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from policies.parts.outlook import Bid, Outlook, late_by
-from policies.parts.serving import order
+from policies.parts.serving import LOOK_AGAIN_NS, order
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
-
-PATIENCE_NS = 1_000_000
-"""The minimum time until the waiting requests of a busy target are looked at again."""
 
 Choose = Callable[[Request, list[Bid], "Binding"], Bid]
 """Chooses the target for a new request, among those that could finish it in time or, if none could,
@@ -160,7 +157,7 @@ class Binding:
     def _wait(self, view: View) -> Iterator[Wake]:
         """Yields a wake-up if open targets idle while requests wait for busy ones."""
         waits_ns = [
-            max(self.outlook.starts_ns[target_id], view.now_ns + PATIENCE_NS)
+            max(self.outlook.starts_ns[target_id], view.now_ns + LOOK_AGAIN_NS)
             for target_id, given in self._given.items()
             if given.requests
         ]

@@ -20,7 +20,7 @@ from math import exp, fsum, inf
 from operator import attrgetter, mul
 
 from policies.parts.admission import Admission
-from policies.parts.outlook import Bid, Outlook
+from policies.parts.outlook import NEVER_NS, Bid, Outlook
 from scheduler.core.policy import Place
 from scheduler.core.requests import Request, RequestClass
 
@@ -44,8 +44,6 @@ RARE = 0.1
 
 BUSY = 0.25
 """While recent requests need less than this share of the targets' time, time is not scarce."""
-
-_ANY_NS = 1 << 62
 
 _Shared = tuple[int, int, frozenset[str]]
 """A priority, the step of a cost per weight, and the ids of the targets that serve the class."""
@@ -191,7 +189,7 @@ class Coming:
         self.is_one = False
         self.uneven = 1.0
         self.worth_per_ns = 0.0
-        self.least_slack_ns = _ANY_NS
+        self.least_slack_ns = NEVER_NS
         self._outlook = outlook
         self._admission = admission
         self._came: deque[_Came] = deque(maxlen=RECENT)
@@ -233,7 +231,7 @@ class Coming:
             alike.forget()
         groups: list[Alike] = []
         kinds = []
-        least_ns, before_ns, squares, inverse = _ANY_NS, first_ns, 0.0, 0.0
+        least_ns, before_ns, squares, inverse = NEVER_NS, first_ns, 0.0, 0.0
         for at_ns, slack_ns, worth, weight, cost_ns, alike, _, kind in self._came:
             if not alike.work_ns:  # the first of its group
                 groups.append(alike)

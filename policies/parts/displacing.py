@@ -31,7 +31,7 @@ Philosophical Society 57(4), 1961.
 from __future__ import annotations
 
 from bisect import bisect_right
-from math import fsum
+from math import fsum, inf
 from operator import itemgetter
 
 from policies.parts.admission import Admission
@@ -42,8 +42,6 @@ from scheduler.core.requests import Request
 
 FULL = 0.95
 """With a higher load than this there is no room."""
-
-_INFINITE = float("inf")
 
 _first = itemgetter(0)
 
@@ -114,7 +112,7 @@ class Displacement:
         """
         company = self._coming.expected(bid.kind, slack_ns)
         waiting = len(self._outlook.view.queues[bid.kind]) + int(company)
-        least = _INFINITE, 0
+        least = inf, 0
         for curve in bid.curves:
             ladder = curve.ladder(0.5)
             for at in range(bisect_right(ladder.sizes, waiting)):
@@ -157,7 +155,7 @@ class Displacement:
         room = min([self._room(each, own.target_id) for each in sharing])
         since_ns = self._coming.since_ns()
         if work_ns >= FULL * room * since_ns:
-            return _INFINITE
+            return inf
         load = work_ns / (room * since_ns)
         runs = fsum([each.work_ns * self._admission.pace(each.kind).least_ns for each in sharing])
         wait_ns = self._coming.uneven * runs / work_ns / 2 / (1.0 - load)

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import inf
 from typing import NamedTuple
 
 from policies.parts.admission import Admission
@@ -52,8 +53,6 @@ need for the queued requests: always `BACKLOG`, plus `SHORT` times the share of 
 
 COUNTED = 3
 """With up to so many targets, a loss behind a batch on one of them counts in full."""
-
-_FAR_NS = float(1 << 62)
 
 
 class _Late(NamedTuple):
@@ -138,7 +137,7 @@ class Meanwhile:
     def _late(self, alike: Alike, pace: Pace, target_id: str, backlog: float) -> _Late:
         starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
-        own_ns, until_ns, per_ns = 0, _FAR_NS, 0.0
+        own_ns, until_ns, per_ns = 0, inf, 0.0
         for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):
             if bid.target_id == target_id:
                 own_ns = one_ns - pace.least_ns

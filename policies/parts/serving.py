@@ -24,6 +24,10 @@ Drops = Callable[[], Iterator[Drop]]
 """The drops of requests that can't be finished in time any more."""
 
 
+LOOK_AGAIN_NS = 1_000_000
+"""The minimum time until requests that wait for a busy target are looked at again."""
+
+
 def serve(outlook: Outlook, view: View, choose: Choose) -> Iterator[Decision]:
     """Drops requests that no target can finish in time, and fills every open target by a rule."""
     outlook.look(view)
