@@ -30,7 +30,6 @@ OUTCOMES = [outcome.value for outcome in Outcome]
 
 
 @app.command(
-    name="explain",
     **COMMAND,
     epilog=examples(
         ("laxity explain", "the requests that ended last, with their ids"),

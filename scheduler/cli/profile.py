@@ -29,7 +29,6 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command(
-    name="profile",
     **COMMAND,
     epilog=examples(
         ("laxity profile --config edge.yaml", "before the box starts, which then need not measure"),

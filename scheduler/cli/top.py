@@ -39,7 +39,6 @@ LONG_WAIT = 0.1
 
 
 @app.command(
-    name="top",
     **COMMAND,
     epilog=examples(
         ("laxity top", "until Ctrl-C, the busiest models first"),

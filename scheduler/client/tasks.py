@@ -215,20 +215,14 @@ def status_from(value: Any) -> TaskStatus:
         raise ProtocolError(f"a task that does not follow the protocol: {error!r}") from error
 
 
-class Task:
-    """A durable task; any client of the same tenant can access it by its id.
-
-    Attributes:
-        id: Its id.
-    """
-
-    def __init__(self, client: Client, task_id: str) -> None:
+class _Handle:
+    def __init__(self, client: Any, task_id: str) -> None:
         """Belongs to a client, and knows only the id."""
         self.id = task_id
         self._client = client
 
     def __repr__(self) -> str:
-        return f"Task({self.id!r})"
+        return f"{type(self).__name__}({self.id!r})"
 
     def __reduce__(self) -> Any:
         """Refuses pickling: a copy in another process would have no client.
@@ -237,6 +231,16 @@ class Task:
             TypeError: Always.
         """
         raise TypeError("a task can't be pickled: send its id, and use client.task(id) there")
+
+
+class Task(_Handle):
+    """A durable task; any client of the same tenant can access it by its id.
+
+    Attributes:
+        id: Its id.
+    """
+
+    _client: Client
 
     def result(self, timeout: float | None = None) -> Result:
         """Waits for the result; may be called again until the result expires.
@@ -276,28 +280,14 @@ class Task:
         return bool(self._client.carry_out(cancel_plan(self.id)))
 
 
-class AsyncTask:
+class AsyncTask(_Handle):
     """A durable task for asyncio; see `Task`.
 
     Attributes:
         id: Its id.
     """
 
-    def __init__(self, client: AsyncClient, task_id: str) -> None:
-        """Belongs to a client, and knows only the id."""
-        self.id = task_id
-        self._client = client
-
-    def __repr__(self) -> str:
-        return f"AsyncTask({self.id!r})"
-
-    def __reduce__(self) -> Any:
-        """Refuses pickling: a copy in another process would have no client.
-
-        Raises:
-            TypeError: Always.
-        """
-        raise TypeError("a task can't be pickled: send its id, and use client.task(id) there")
+    _client: AsyncClient
 
     async def result(self, timeout: float | None = None) -> Result:
         """Waits for the result; as `Task.result`."""

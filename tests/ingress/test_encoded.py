@@ -154,6 +154,9 @@ class Caller:
         self.answers: dict[Any, Any] = {}
         self.lost: Exception | None = None
 
+    async def connect(self, box: Doors) -> Connection:
+        return await connect(parse_address(box.native), TOKEN, self.on_frame, self.on_lost)
+
     def on_frame(self, _: Connection, header: wire.Header, body: wire.Body | None) -> None:
         self.answers[header.get("id")] = header
 
@@ -180,9 +183,7 @@ def vector(raw: bytes) -> np.ndarray[Any, Any]:
 def test_the_native_door_has_inputs_back(tmp_path: Path):
     async def work(open_doors: Doors) -> None:
         caller = Caller()
-        connection = await connect(
-            parse_address(open_doors.native), TOKEN, caller.on_frame, caller.on_lost
-        )
+        connection = await caller.connect(open_doors)
         assert connection.encodings == {"float16", "jpeg"}
         connection.send(infer(1, HALF, {"image": "float16"}))
         connection.send(infer(2, vector(IMAGE), {"image": TEXT}))
@@ -216,9 +217,7 @@ def test_the_native_door_refuses_what_can_not_become_the_input(
 ):
     async def work(open_doors: Doors) -> None:
         caller = Caller()
-        connection = await connect(
-            parse_address(open_doors.native), TOKEN, caller.on_frame, caller.on_lost
-        )
+        connection = await caller.connect(open_doors)
         connection.send(infer(1, image, enc))
         said = await caller.answer(1)
         assert (said["t"], said["code"]) == ("error", "invalid_input")
@@ -234,9 +233,7 @@ def test_the_native_door_refuses_what_can_not_become_the_input(
 def test_memory_that_is_not_there_is_not_taken(tmp_path: Path):
     async def work(open_doors: Doors) -> None:
         caller = Caller()
-        connection = await connect(
-            parse_address(open_doors.native), TOKEN, caller.on_frame, caller.on_lost
-        )
+        connection = await caller.connect(open_doors)
         limits = open_doors.driver.core.limits
         open_doors.driver.core.limits = replace(limits, bytes=PHOTO.nbytes - 1)
         connection.send(infer(1, vector(IMAGE), {"image": TEXT}))
@@ -250,9 +247,7 @@ def test_memory_that_is_not_there_is_not_taken(tmp_path: Path):
 def test_who_cancels_or_goes_while_inputs_are_had_back_runs_nothing(tmp_path: Path):
     async def work(open_doors: Doors) -> None:
         caller = Caller()
-        connection = await connect(
-            parse_address(open_doors.native), TOKEN, caller.on_frame, caller.on_lost
-        )
+        connection = await caller.connect(open_doors)
         frames = infer(1, HALF, {"image": "float16"}) + wire.encode({"t": "cancel", "id": 1})
         connection.send([b"".join(map(bytes, frames))])
         said = await caller.answer(1)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scheduler.datatypes import elements_of, from_bytes
+from scheduler.datatypes import from_bytes
 from scheduler.encodings.codec import restoration
 from scheduler.errors import InvalidInput
 from scheduler.ingress.oip.box import ModelInfo
@@ -27,15 +26,9 @@ def encoded_input(
     Raises:
         InvalidInput: The number of bytes does not match datatype and shape.
     """
-    text = parameters[PARAMETER]
-    if datatype != "BYTES":
-        return EncodedInput(text, from_bytes(name, datatype, shape, raw))
-    elements = elements_of(name, raw)
-    if len(elements) != math.prod(shape):
-        raise InvalidInput(
-            f"tensor {name!r} has {len(elements)} elements, shape {shape} has {math.prod(shape)}"
-        )
-    return EncodedInput(text, elements)
+    array = from_bytes(name, datatype, shape, raw)
+    given = array.ravel().tolist() if datatype == "BYTES" else array
+    return EncodedInput(parameters[PARAMETER], given)
 
 
 async def restored(info: ModelInfo, request: InferRequest, most_bytes: int) -> InferRequest:
