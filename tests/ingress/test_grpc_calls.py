@@ -44,14 +44,19 @@ NOBODY = Access([Tenant(name="a", tokens=(hash_of(new_token()),))])
 
 
 def a_call(**more: Any) -> Any:
-    """The context of a call from loopback."""
-    return SimpleNamespace(
-        peer=lambda: "ipv4:127.0.0.1",
-        time_remaining=lambda: None,
-        invocation_metadata=lambda: (),
-        add_done_callback=lambda _: None,
-        **more,
-    )
+    """The context of a call from loopback, which raises why it is refused."""
+
+    async def abort(code: Any, words: str, _metadata: Any) -> None:
+        raise grpc.RpcError(code, words)
+
+    given = {
+        "peer": lambda: "ipv4:127.0.0.1",
+        "time_remaining": lambda: None,
+        "invocation_metadata": lambda: (),
+        "add_done_callback": lambda _: None,
+        "abort": abort,
+    }
+    return SimpleNamespace(**given | more)
 
 
 async def two_and(end: asyncio.Event | Exception) -> AsyncIterator[Any]:
@@ -136,16 +141,7 @@ def test_what_a_request_has_elsewhere_counts_as_its_message_does(
     tensor = message.inputs.add(name="image", datatype="FP32", shape=[1, 100_000])
     put(tensor.parameters, {"shared_memory_region": "r", "shared_memory_byte_size": 400_000})
 
-    class Context(SimpleNamespace):
-        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
-            raise grpc.RpcError(code, words)
-
-    context = Context(
-        peer=lambda: "ipv4:127.0.0.1",
-        time_remaining=lambda: None,
-        invocation_metadata=lambda: (),
-        add_done_callback=lambda _: None,
-    )
+    context = a_call()
 
     async def test() -> None:
         defaults = Defaults(60_000.0, {})
@@ -262,14 +258,11 @@ def test_a_call_that_waits_for_the_scheduler_ends_at_its_deadline() -> None:
     message.inputs.add(name="image", datatype="FP32", shape=[1, 2])
     put(message.parameters, {"timeout": 20_000})
 
-    async def abort(code: Any, words: str, _metadata: Any) -> None:
-        raise grpc.RpcError(code, words)
-
     async def test() -> None:
         service = Service(Box("unix:///none"), SharedMemory(None), Defaults(1.0, {}), "", 8, "", 1)
         door = InferenceService(service, Callers(Access()), Held(600_000))
         with pytest.raises(grpc.RpcError) as ended:
-            await door.ModelInfer(message, a_call(abort=abort))
+            await door.ModelInfer(message, a_call())
         assert ended.value.args[0] is grpc.StatusCode.DEADLINE_EXCEEDED
         assert "the deadline of 20 ms passed before the scheduler could be asked" in str(ended)
         service.box.close()

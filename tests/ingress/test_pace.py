@@ -6,8 +6,6 @@ import asyncio
 import json
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -26,8 +24,11 @@ from scheduler.ingress.oip.request import InferRequest
 from scheduler.ingress.oip.service import Service
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import OWNER, Access, Tenant, hash_of
-from tests.ingress.test_embedded_door import BODY, INFER, OneModel, parts, with_door
+from tests.ingress.test_embedded_door import BODY, INFER, OneModel, box, parts, with_door
+from tests.ingress.test_grpc_calls import a_call
 from tests.neighbours.virtual_loop import VirtualLoop, run_virtually
+
+__all__ = ["box"]
 
 WORK_S = 0.4
 A, B = Tenant(name="a"), Tenant(name="b")
@@ -87,14 +88,6 @@ def test_only_long_work_of_those_with_quotas_waits() -> None:
     assert not held.holds(OWNER, LONG_BYTES)
 
 
-@pytest.fixture
-def box(tmp_path: Path):
-    box = OneModel(tmp_path / "s")
-    box.start()
-    yield box
-    box.close()
-
-
 def test_short_requests_of_others_go_before_more_long_json(
     box: OneModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,10 +126,6 @@ def test_short_calls_of_others_go_before_more_typed_values(
     monkeypatch.setattr(pace, "COMPANY_S", 1e9)
     box.on_infer = lambda peer, header: peer.refuse(header, "infeasible")
 
-    class Context(SimpleNamespace):
-        async def abort(self, code: Any, words: str, _metadata: Any) -> None:
-            raise grpc.RpcError(code, words)
-
     async def test() -> None:
         service = Service(
             Box(box.url), SharedMemory(None), Defaults(60_000.0, {}), "laxity", 8, "info", 10**6
@@ -145,13 +134,8 @@ def test_short_calls_of_others_go_before_more_typed_values(
         door = InferenceService(service, Callers(Access(tenants)), Held(10**8))
 
         def ask(name: str, count: int) -> asyncio.Task[Any]:
-            context = Context(
-                peer=lambda: "ipv4:127.0.0.1:1",
-                auth_context=dict,
-                time_remaining=lambda: None,
-                invocation_metadata=lambda: (("authorization", f"Bearer {TOKENS[name]}"),),
-                add_done_callback=lambda _: None,
-            )
+            metadata = (("authorization", f"Bearer {TOKENS[name]}"),)
+            context = a_call(auth_context=dict, invocation_metadata=lambda: metadata)
             message = pb.ModelInferRequest(model_name="digits")
             tensor = message.inputs.add(name="image", datatype="FP32", shape=[1, count])
             tensor.contents.fp32_contents.extend([0.5] * count)

@@ -236,13 +236,14 @@ def test_an_hour_of_spending_is_remembered_by_the_second():
     watch.close()
 
 
+def service_ns(run: Dispatch, _kind: RequestClass) -> int:
+    size = len(run.request_ids)
+    return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
+
+
 @pytest.mark.no_cover
 def test_spilling_saves_what_the_box_alone_would_lose():
     def in_time(policy: Any, *specs: TargetSpec) -> int:
-        def service_ns(run: Dispatch, _kind: RequestClass) -> int:
-            size = len(run.request_ids)
-            return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
-
         simulator = Simulator(policy, specs, service_ns)
         endings = list(simulator.run(poisson(4, 800, 1.2)))
         simulator.scheduler.validate()
@@ -258,10 +259,6 @@ def test_spilling_saves_what_the_box_alone_would_lose():
 @pytest.mark.parametrize("per_ms", [0.25, 0.5, 1.0])
 def test_who_takes_late_results_too_is_sent_away_and_in_time_as_often(policy, per_ms):
     def in_time(accept_late: bool) -> int:
-        def service_ns(run: Dispatch, _kind: RequestClass) -> int:
-            size = len(run.request_ids)
-            return (3 + 2 * size) * MS if run.target_id == "cpu:0" else 10 * MS + size * MS // 2
-
         cloud = replace(CLOUD, width=1, slots=2)
         specs = target("cpu:0", offer(base_ms=3, item_ms=2)), cloud
         arrivals = (replace(a, accept_late=accept_late) for a in poisson(4, 800, per_ms))

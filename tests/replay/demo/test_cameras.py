@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from replay.demo import cameras
 from replay.demo.cameras import Record, Run, Scans, Shot, lag_warning, make_cameras, schedule
 from scheduler import AsyncClient, CancelledError, DeadlineInfeasible, Result, Timing
 from scheduler.core.outcomes import Outcome
+from tests.replay.fake_client import FakeClient
 
 SCANS = Scans(np.zeros((10, 1, 8, 8), np.float32), np.arange(10, dtype=np.uint8))
 
@@ -72,21 +72,6 @@ class TestSchedule:
             schedule([], 1, 10, 1, jitter)
 
 
-class FakeClient:
-    """Notes what was sent, and answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.futures: list[asyncio.Future[Any]] = []
-        self.on_submit: Callable[[], None] = lambda: None
-
-    def submit(self, model: str, inputs: dict[str, Any], **options: Any) -> asyncio.Future[Any]:
-        self.sent.append({"model": model, **inputs, **options})
-        self.futures.append(asyncio.get_running_loop().create_future())
-        self.on_submit()
-        return self.futures[-1]
-
-
 def result(digit: int, outcome: Outcome = Outcome.COMPLETED) -> Result:
     scores = np.eye(10, dtype=np.float32)[[digit]]
     return Result({"scores": scores}, outcome, "cpu:0", "large", "x", 1, Timing(0, 0, 0, 0))
@@ -122,7 +107,7 @@ class TestRun:
         play(client, [Shot(0.0, 0, 3, 30.0), Shot(0.0, 1, 4, 90.0)], accept_late=True)
         assert [sent["deadline_ms"] for sent in client.sent] == [30.0, 90.0]
         assert all(sent["accept_late"] and sent["variant"] == "large" for sent in client.sent)
-        assert client.sent[0]["image"].shape == (1, 8, 8)
+        assert client.sent[0]["inputs"]["image"].shape == (1, 8, 8)
 
     def test_a_box_that_is_not_told_the_deadline_is_judged_by_it(self):
         ticks = iter(range(1000))

@@ -41,6 +41,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from tests.clock import Clock
 from tests.core.world import MS
+from tests.replay.fake_client import FakeClient
 
 M = RequestClass("m")
 X: dict[str, NDArray[Any]] = {"x": np.zeros(1, np.float32)}
@@ -50,26 +51,13 @@ def result(outcome: Outcome = Outcome.COMPLETED) -> Result:
     return Result(X, outcome, "cpu:0", "v", "x", 1, Timing(0, 0, 0, 0))
 
 
-class FakeClient:
-    """Notes what was sent, and answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.sent: list[dict[str, Any]] = []
-        self.futures: list[asyncio.Future[Any]] = []
-        self.on_submit: Callable[[], None] = lambda: None
-
-    def submit(self, model: str, inputs: Mapping[str, Any], **options: Any) -> Any:
-        self.sent.append({"model": model, "inputs": inputs, **options})
-        self.futures.append(asyncio.get_running_loop().create_future())
-        self.on_submit()
-        return self.futures[-1]
-
+class Client(FakeClient):
     def answer_last(self, answer: Any = None) -> None:
         self.futures[-1].set_result(answer or result())
 
 
 def play(
-    client: FakeClient,
+    client: Client,
     arrivals: Iterable[Arrival],
     clock: Callable[[], int] = Clock(),  # noqa: B008
     settle_s: float = 0.0,
@@ -88,7 +76,7 @@ def play(
 
 class TestPlayer:
     def test_nothing_is_held_back_while_nothing_comes_back(self):
-        client = FakeClient()
+        client = Client()
 
         def answer_all_at_the_end() -> None:
             if len(client.sent) == 5:
@@ -102,7 +90,7 @@ class TestPlayer:
         ]
 
     def test_latency_and_deadline_count_from_when_it_was_due(self):
-        client, clock = FakeClient(), Clock()
+        client, clock = Client(), Clock()
         clock.now_ns = 30 * MS
 
         def answer_later() -> None:
@@ -117,7 +105,7 @@ class TestPlayer:
         assert (second.latency_ns, second.on_time) == (50 * MS, True)
 
     def test_what_comes_back_too_late_for_the_caller_is_not_on_time(self):
-        client, clock = FakeClient(), Clock()
+        client, clock = Client(), Clock()
 
         def answer_late() -> None:
             clock.now_ns += 60 * MS
@@ -128,14 +116,14 @@ class TestPlayer:
         assert (ending.outcome, ending.latency_ns, ending.on_time) == ("completed", 60 * MS, False)
 
     def test_a_request_that_is_due_after_its_deadline_goes_out_all_the_same(self):
-        client, clock = FakeClient(), Clock()
+        client, clock = Client(), Clock()
         clock.now_ns = 1000 * MS
         client.on_submit = client.answer_last
         play(client, [Arrival(0, M, 50 * MS)], clock)
         assert [sent["deadline_ms"] for sent in client.sent] == [0.001]
 
     def test_how_long_the_box_had_a_request_is_known_of_its_result(self):
-        client = FakeClient()
+        client = Client()
         answers = iter([Timing(1, 2, 3, 7 * MS), None])
 
         def answer() -> None:
@@ -151,7 +139,7 @@ class TestPlayer:
         assert [ending.held_ns for ending in endings] == [7 * MS, None]
 
     def test_everything_that_a_request_is_reaches_the_box(self):
-        client = FakeClient()
+        client = Client()
         client.on_submit = client.answer_last
         kind = RequestClass("m", "int8")
         play(client, [Arrival(0, kind, 50 * MS, priority=1, weight=2.5, accept_late=True)])
@@ -168,7 +156,7 @@ class TestPlayer:
         ]
 
     def test_how_each_ended_is_noted(self):
-        client = FakeClient()
+        client = Client()
         ends: list[Callable[[asyncio.Future[Any]], None]] = [
             lambda future: future.set_result(result(Outcome.LATE)),
             lambda future: future.set_exception(DeadlineInfeasible("no target")),
@@ -186,7 +174,7 @@ class TestPlayer:
         assert client.futures[3].cancelled()
 
     def test_what_cannot_be_made_or_sent_is_an_ending_like_others(self):
-        client = FakeClient()
+        client = Client()
 
         def refuse() -> None:
             raise InvalidInput("too many dimensions")
@@ -205,7 +193,7 @@ class TestPlayer:
         ]
 
     def test_requests_are_read_as_they_are_due_and_not_before(self):
-        client = FakeClient()
+        client = Client()
         read = 0
 
         def plan() -> Iterator[Arrival]:
@@ -270,7 +258,7 @@ def test_what_ctrl_c_cuts_off_while_it_is_waited_for_has_no_end():
     ended: list[LiveEnding] = []
 
     async def scene() -> None:
-        client: Any = FakeClient()
+        client: Any = Client()
         player = Player(client, lambda _: X, ended.append, 0, 60.0, lambda: 0)
         playing = asyncio.ensure_future(player.play([(0, Arrival(0, M, 60_000 * MS))]))
         while not client.futures:
