@@ -26,7 +26,7 @@ class SentBatch:
         in_flight: How many batches were in flight then, including itself.
         patience_ns: How long it should take at most, judging by earlier batches.
         shrunk: Its inputs in a smaller form; None if they are sent unchanged.
-        task: Sends it and waits for the answer.
+        task: Sends it and waits for the answer; None once it is stopped.
         timer: Fires when it is overdue.
     """
 
@@ -92,3 +92,4 @@ class SentBatch:
             self.timer.cancel()
         if self.task is not None:
             self.task.cancel()
+            self.task = None  # where it was cancelled leads back here, and would keep the tensors

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import shutil
-from collections.abc import Awaitable, Callable
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from scheduler.cli.status_view import status_view
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.cloud.endpoint import Fault, RemoteError
 from scheduler.daemon.cloud.grpc_endpoint import GrpcEndpoint
+from scheduler.daemon.submission import Submission
 from tests.daemon.cloud.boxes import Box, box_of, numbers
 from tests.daemon.cloud.far_server import FarServer, doubled, far_server
 
@@ -158,6 +161,38 @@ def test_a_cancelled_request_is_cancelled_there(tmp_path: Path):
         assert box.breaker == "closed"
 
     with_far(tmp_path, test, expected_ms=5)
+
+
+@pytest.mark.parametrize("ended", ["cancelled", "expired"])
+def test_a_batch_that_nobody_waits_for_keeps_nothing_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+):
+    """Else a cloud that is silent for hours fills the memory with what was sent there."""
+
+    async def test(box: Box, far: FarServer) -> None:
+        far.behaviour = hang
+        sent: list[weakref.ref[memoryview]] = []
+        run = box.link.run
+
+        def noted(dispatch: Any, batch: Sequence[Submission]) -> None:
+            sent.extend(weakref.ref(each.body) for each in batch)
+            run(dispatch, batch)
+
+        monkeypatch.setattr(box.link, "run", noted)
+        request_id, future = box.post(deadline_ms=200)
+        await box.until(lambda: far.asked and far.asked[-1].inputs[0].shape == [1, 4])
+        if ended == "cancelled":
+            box.driver.cancel(request_id)
+        assert (await future).outcome.value == ended
+        await box.until(lambda: far.cancelled == 1)
+        assert sent
+        await box.until(lambda: not any(body() is not None for body in sent), seconds=1)
+
+    gc.disable()
+    try:
+        with_far(tmp_path, test, expected_ms=5)
+    finally:
+        gc.enable()
 
 
 async def hang(request: Any, context: Any) -> Any:
