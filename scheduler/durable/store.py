@@ -91,6 +91,7 @@ class _Worker:
         work = self._work(database)
         while batch := self._take():
             self._tell(batch, work([op for op, _ in batch]))
+            del batch  # while this waits: an operation refers to the tensors that it wrote
         database.close()
 
     def _refuse(self, text: str) -> None:

@@ -29,6 +29,7 @@ from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
 from scheduler.tenants import OWNER, Tenant
 from scheduler.wire import Header, pack_tensors
+from tests.waiting import eventually
 from workers.link import ModelCard
 
 S = 10**9
@@ -141,6 +142,25 @@ def test_the_tensors_of_a_refused_task_are_not_kept(tmp_path: Path) -> None:
         del x
         await counter.ask("task_cancel", task="t")  # the store's thread is done with the first
         assert kept() is None
+        await counter.close()
+
+    gc.disable()
+    try:
+        run(scene)
+    finally:
+        gc.enable()
+
+
+def test_the_tensors_of_a_task_are_not_kept_once_they_are_on_disk(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        x = np.zeros(18, np.float32)  # both inputs, the second at a multiple of 64 bytes
+        kept = weakref.ref(x)
+        specs = [["x", "float32", [2]], ["z", "float32", [2]]]
+        asked: dict[str, Any] = {"model": "m", "in": specs, "budget_ns": S}
+        assert (await counter.ask("task", body=x.data.cast("B"), task="t", **asked))["new"]
+        del x
+        await asyncio.to_thread(eventually, lambda: kept() is None)
         await counter.close()
 
     gc.disable()
