@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import re
 import shlex
 import ssl
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +21,8 @@ import trustme
 
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.cache.entries import Kept, pack
+from scheduler.daemon.cache.redis_link import RedisLink
+from scheduler.daemon.lasting import end_tasks
 from tests.daemon.cache_box import Asked, Box, a_box
 from tests.redis_server import RedisServer, needs_redis
 
@@ -501,6 +505,51 @@ def test_no_request_is_lost_or_late_because_redis_is(redis: RedisServer, how: st
             await box.until(lambda: names(redis))
 
     asyncio.run(scene())
+
+
+def test_a_link_that_is_lost_keeps_nothing_of_what_was_asked_over_it(redis: RedisServer) -> None:
+    """Else a Redis that fails again and again fills the memory with large answers."""
+
+    class Caller:
+        def __init__(self) -> None:
+            self.told = asyncio.Event()
+
+        def take(self, _: Any) -> None:
+            self.told.set()
+
+    class Nobody:
+        def on_open(self) -> None: ...
+
+        def on_lost(self) -> None: ...
+
+        def on_changed(self, names: Any) -> None: ...
+
+    async def scene() -> None:
+        link = RedisLink(redis.url, 0.05, Nobody())
+        keeping = asyncio.create_task(link.keep_connected())
+        while not link.open:
+            await asyncio.sleep(0.005)
+        redis.hang()
+        caller = Caller()
+        kept = weakref.ref(caller)
+        link.send([("SET", "name", b"value")], caller.take)
+        await caller.told.wait()
+        del caller
+        for _ in range(100):
+            if kept() is None:
+                break
+            await asyncio.sleep(0.01)
+        is_kept = kept() is not None
+        await end_tasks([keeping])
+        assert link.losses == 1
+        assert not is_kept
+
+    gc.disable()
+    try:
+        asyncio.run(scene())
+    finally:
+        gc.enable()
+        redis.go_on()
 
 
 def test_redis_is_not_asked_where_it_takes_too_much_of_the_budget(redis: RedisServer) -> None:

@@ -164,6 +164,7 @@ class RedisLink:
             connecting.result()
         finally:
             connecting.cancel()
+            del connecting  # its error leads back to this frame
 
     async def _connect(self) -> None:
         """Opens the link once the server has answered a ping within the timeout.
@@ -237,13 +238,15 @@ class RedisLink:
             )
         ]
         try:
-            done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION)
-            for each in done:
+            for each in (await asyncio.wait(work, return_when=asyncio.FIRST_EXCEPTION))[0]:
                 each.result()
         finally:
             for each in work:
                 each.cancel()
             await asyncio.gather(*work, return_exceptions=True)
+            # The error of one leads back to this frame, and would keep all that was to be sent.
+            work.clear()
+            del each
 
     async def _write_all(self, connection: AbstractConnection) -> None:
         while True:
