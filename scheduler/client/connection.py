@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         self._shown = ShownMemory()
         self._on_frame = on_frame
         self._on_lost = on_lost
-        self._reader = wire.FrameReader(_ACCEPTED)
+        self._reader: wire.FrameReader
         self._welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._outbox: list[Any] = []
@@ -195,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Stores the transport, and sets the socket up for large frames and low latency."""
         self._transport = cast(asyncio.Transport, transport)
+        self._reader = wire.FrameReader(_ACCEPTED)
         sock = transport.get_extra_info("socket")
         if sock is None:
             return
@@ -272,6 +273,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Reports the reason to whoever waits."""
         self._transport = None
+        # The error that is raised leads back to this object; without this, the reader's buffer
+        # would be freed only by the garbage collector.
+        del self._reader
         error = self._failure or exc or ConnectionResetError(_CLOSED)
         if not self._welcome.done():
             self._welcome.set_exception(error)

@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 from scheduler import AsyncClient, Client, LaxityError, wire
+from scheduler.address import parse_address
+from scheduler.client.connection import connect
 from tests.fake_box import Peer
 
 LIMIT = wire.FrameLimits().body_bytes
@@ -89,3 +92,24 @@ def test_of_an_asynchronous_client(box, how, size, options):
             assert kept() is None
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["nobody", "hangs up"])
+def test_of_an_attempt_to_connect(box, how, tmp_path):
+    """A box tries for days to reach another that is off."""
+
+    async def attempt() -> None:
+        server = await asyncio.start_unix_server(lambda _, there: there.close(), tmp_path / "s")
+        if how == "nobody":
+            server.close()
+        with pytest.raises(OSError, match=r"No such file|closed|reset|Broken pipe|refused"):
+            await connect(parse_address(f"unix://{tmp_path}/s"), None, ignored, ignored)
+        server.close()
+
+    def ignored(*_: Any) -> None: ...
+
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, wire.FrameReader)}
+    uvloop.run(attempt())
+    left = [each for each in gc.get_objects() if isinstance(each, wire.FrameReader)]
+    assert [each for each in left if id(each) not in before] == []
