@@ -189,8 +189,12 @@ class SizedCurves:
         return curve
 
     def all(self) -> Iterable[LatencyCurve]:
-        """The measured curve, and those that were asked for."""
-        return [self._measured, *self._others.values()]
+        """The measured curve, and those that were asked for, by size.
+
+        Not in the order in which they were asked for: what one falls back to may depend on those
+        before it, and others than the core ask too.
+        """
+        return [self._measured, *[self._others[step] for step in sorted(self._others)]]
 
     def guess_anew(self, tried: bool = True) -> None:
         """Updates the guesses of the curves of which nothing has run, or only long ago.

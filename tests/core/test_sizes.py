@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import pytest
 from hypothesis import given
@@ -223,6 +223,22 @@ def test_a_doubted_size_is_guessed_by_the_others():
     device.wait(STALE_NS + 1)
     device.wait(LATE_NS)
     assert 50 < device.ms(1000) < 120
+
+
+def test_in_which_order_sizes_were_asked_for_changes_nothing():
+    """Durable tasks and reports ask for sizes when no journal says so."""
+    times_ms = {900: 90.0, 1000: 600.0, 1100: 110.0}
+    predicted = set()
+    for lengths in permutations(times_ms):
+        device = Device(measured_at(10))
+        for length in lengths:
+            device.ms(length)
+        for length, took_ms in times_ms.items():
+            device.run(length, *[took_ms] * 3)
+        device.wait(STALE_NS + 1)
+        device.wait(LATE_NS)
+        predicted.add(tuple(device.ms(length) for length in times_ms))
+    assert len(predicted) == 1
 
 
 def test_a_new_measurement_forgets_what_was_learned_of_all_sizes():
