@@ -223,6 +223,20 @@ class LatencyCurve:
             ladder = promise.ladder = promise.given = self._climb(promise)
         return ladder
 
+    def glance(self, quantile: float) -> Ladder:
+        """Like `ladder`, for others than the core and its policies.
+
+        When they ask is in no journal, so nothing is noted that the curve learns from: a replay
+        must learn the same.
+        """
+        known = self._promises.get(quantile)
+        if known is not None and known.ladder is not None:
+            return known.ladder
+        unsaid = _Promise(quantile, len(self.batch_sizes))
+        if known is not None:
+            unsaid.aims, unsaid.rungs = known.aims, known.rungs
+        return self._climb(unsaid)
+
     def _promise(self, quantile: float) -> _Promise:
         if len(self._promises) >= QUANTILES:
             del self._promises[next(iter(self._promises))]

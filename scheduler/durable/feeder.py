@@ -25,7 +25,7 @@ from scheduler.durable.inputs import Inputs, Operations, fitting
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.later import Later
 from scheduler.durable.records import Ended
-from scheduler.durable.room import QUANTILE, Room, can_be_met
+from scheduler.durable.room import Room, can_be_met, likely_ns
 from scheduler.errors import InvalidInput, LaxityError
 
 ATTEMPTS = 3
@@ -219,7 +219,7 @@ class Feeder:
             self._inputs.fetch_ahead(following)
             seqs = [task.seq for task in tasks]
             self._room.given(target.spec.id, curve, seqs, now_ns, insists)
-            return tasks, max(HORIZON_NS, _LONGEST * curve.predict(size, QUANTILE))
+            return tasks, max(HORIZON_NS, _LONGEST * likely_ns(curve, size))
         return [], 0
 
     def _insists(self, task: Waiting, now_ns: int) -> bool:

@@ -9,6 +9,7 @@ counts the predicted time until the task has ended, and the actual time afterwar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,8 +35,7 @@ TRICKLE = 400
 make a request late, and 99 % of them are to be in time all the same."""
 
 QUANTILE = 0.5
-"""The quantile of latency predictions. The core asks for the same one for every dispatch. Asking
-here for any other would make the curves learn differently from a replay of the journal."""
+"""The quantile of latency predictions."""
 
 
 class _Block(NamedTuple):
@@ -93,9 +93,9 @@ class Room:
     def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
         """How many tasks of one class a target may be given at once, at least one."""
         most_ns = self._most_ns(now_ns)
-        sizes = [size for size in curve.batch_sizes if size <= waiting]
-        fitting = [size for size in sizes if curve.predict(size, QUANTILE) <= most_ns]
-        return max(fitting, default=1)
+        ladder = curve.glance(QUANTILE)
+        rungs = zip(ladder.sizes, ladder.latency_ns, strict=True)
+        return max([size for size, ns in rungs if size <= waiting and ns <= most_ns], default=1)
 
     def given(
         self,
@@ -114,7 +114,7 @@ class Room:
             now_ns: The current time.
             insists: Whether the policy has refused the only task again and again.
         """
-        takes_ns = curve.predict(len(seqs), QUANTILE)
+        takes_ns = likely_ns(curve, len(seqs))
         if insists or self._blocks_requests(takes_ns, now_ns):
             share = TRICKLE if insists else SHARE
             self._blocks[target_id] = _Block(seqs[0], now_ns, now_ns + share * takes_ns, share)
@@ -150,12 +150,16 @@ class Room:
         return LONGEST_NS if longest_ns is None else longest_ns
 
 
+def likely_ns(curve: LatencyCurve, size: int) -> int:
+    """How long a batch of so many tasks takes, as predicted."""
+    ladder = curve.glance(QUANTILE)
+    return ladder.latency_ns[bisect_left(ladder.sizes, size)]
+
+
 def can_be_met(kind: RequestClass, budget_ns: int, targets: Iterable[TargetState]) -> bool:
     """Whether any target was ever measured fast enough for a budget.
 
-    No task harms a request that would be late anyway. Only the stored measurements are read: asking
-    the curves for anything that the core does not ask for would make them learn differently from a
-    replay of the journal.
+    No task harms a request that would be late anyway. Only the stored measurements are read.
     """
     return any(
         _least_ns(offer, kind) <= budget_ns for target in targets for offer in target.usable(kind)

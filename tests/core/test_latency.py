@@ -27,6 +27,24 @@ def test_predictions_rise_with_batch_and_quantile_whatever_was_seen(profile, one
                 assert curve.predict(batch - 1, high) <= curve.predict(batch, high)
 
 
+@given(
+    one=SAMPLES,
+    two=SAMPLES,
+    seen=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 10**9), st.booleans()), max_size=80),
+)
+def test_a_glance_tells_what_would_be_said_and_changes_nothing(one, two, seen):
+    offer = Offer("m", "v", "r", {1: one, 2: two})
+    curve, unseen = LatencyCurve(offer), LatencyCurve(offer)
+    for batch, sample, is_asked in seen:
+        told = curve.glance(0.5)
+        if is_asked:
+            assert told == curve.ladder(0.5) == unseen.ladder(0.5)
+        for each in (curve, unseen):
+            each.observe(batch, sample, 0)
+        assert curve.calibration() == unseen.calibration()
+    assert curve.glance(0.5) == unseen.ladder(0.5)
+
+
 def test_a_quantile_is_the_share_that_is_done():
     curve = LatencyCurve(Offer("m", "v", "r", {1: tuple(range(1, 61))}))
     for quantile in (0.05, 0.5, 0.95):

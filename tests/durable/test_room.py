@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler.core.latency import LatencyCurve
 from scheduler.durable.room import LATELY_NS, PART, Room
+from tests.core.world import offer
 
 MS = 1_000_000
 
@@ -26,3 +28,13 @@ def test_a_budget_that_nothing_could_meet_does_not_count() -> None:
     room.note(50 * MS, 0, lambda: True)
     room.note(1 * MS, 0, lambda: False)
     assert room.longest_ns(0) == 50 * MS // PART
+
+
+def test_what_a_batch_of_tasks_would_take_leaves_nothing_to_learn_from() -> None:
+    """It is asked when no journal says so, and a replay must learn the same."""
+    curve = LatencyCurve(offer(base_ms=4, item_ms=1))
+    room = Room()
+    room.note(64 * MS, 0, lambda: True)
+    assert room.batch(curve, 100, 0) == 8
+    room.given("cpu:0", curve, [1, 2], 0)
+    assert curve.calibration() == ()

@@ -144,6 +144,15 @@ def test_a_box_that_was_slow_for_a_moment_does_not_say_so_for_ever():
     assert rows_of(core, slow_ns + STALE_NS)[0].service_ns == healthy[0].service_ns
 
 
+def test_a_report_leaves_nothing_to_learn_from():
+    """It is in no journal, and a replay must learn the same."""
+    core = Scheduler(load_policy("edf"))
+    core.handle(TargetUp(target("cpu:0", offer())), 0)
+    (device,) = core.targets.values()
+    assert rows_of(core, 0)
+    assert device.calibration() == []
+
+
 @pytest.mark.parametrize("name", [5, None, "x\r\nX-Header: 1", "\x1b[2J", "x" * 201])
 def test_a_name_of_another_box_can_stand_in_a_header_and_on_a_terminal(name: Any):
     assert name_from("cpu:0") == "cpu:0"

@@ -76,7 +76,7 @@ def rows_of(core: Scheduler, now_ns: int) -> list[Row]:
     offered: dict[tuple[str, str], list[tuple[int, TargetState, Offer]]] = {}
     for device in devices:
         for offer in chain.from_iterable(device.offers.values()):
-            one_ns = _curve(device, offer, now_ns).predict(1, 0.5)
+            one_ns = _curve(device, offer, now_ns).glance(0.5).latency_ns[0]
             offered.setdefault((offer.model, offer.variant), []).append((one_ns, device, offer))
     return [_row_of(found, now_ns, backlog_ns) for _, found in sorted(offered.items())[:MOST_ROWS]]
 
@@ -85,7 +85,7 @@ def _row_of(found: list[tuple[int, TargetState, Offer]], now_ns: int, backlog_ns
     """The row of one variant, combined over the devices that offer it."""
     one_ns, _, best = min(found, key=itemgetter(0))
     free_ns = min(device.free_ns(now_ns) for _, device, _ in found) - now_ns
-    ladders = [_curve(device, offer, now_ns).ladder(0.5) for _, device, offer in found]
+    ladders = [_curve(device, offer, now_ns).glance(0.5) for _, device, offer in found]
     steps = []
     for size in sorted({size for ladder in ladders for size in ladder.sizes}):
         rungs = [bisect_right(ladder.sizes, size) - 1 for ladder in ladders]
@@ -129,7 +129,7 @@ def _backlog_ns(core: Scheduler, devices: list[TargetState]) -> int:
     backlog = 0.0
     for kind, queue in core.queues.items():
         rates = [
-            max(device.curve(offer, kind).ladder(0.5).rate[-1] for offer in offers)
+            max(device.curve(offer, kind).glance(0.5).rate[-1] for offer in offers)
             for device in devices
             if (offers := device.usable(kind))
         ]
