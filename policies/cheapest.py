@@ -28,6 +28,9 @@ from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.targets import TargetState
 
+FAILED = 1e9
+"""What is added to the cost of a target for a request that it has failed."""
+
 
 class Cheapest:
     """The lowest cost that is in time.
@@ -81,7 +84,8 @@ class Cheapest:
 
 
 def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
-    return bid.target.spec.cost(requests, execution_ns, offer.energy(requests))
+    cost = bid.target.spec.cost(requests, execution_ns, offer.energy(requests))
+    return cost + FAILED if bid.kind.failed_at == bid.target_id else cost
 
 
 def _now(batch: Planned) -> Place:

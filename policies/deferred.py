@@ -68,6 +68,7 @@ class Deferred:
                     break
                 outlook.look(view)
         yield from outlook.doomed()
+        yield from outlook.second_tries()
 
     def _next(self, target: TargetState, now_ns: int) -> Place | Wake | None:
         start_ns = self._outlook.starts_ns[target.spec.id]

@@ -43,6 +43,7 @@ class Fcfs:
                     break
                 yield place
                 outlook.look(view)
+        yield from outlook.second_tries()
 
     def _oldest(self, target: TargetState) -> Place | None:
         start_ns = self._outlook.starts_ns[target.spec.id]

@@ -68,6 +68,7 @@ class Window:
                 outlook.look(view)
                 yield from self._passed(found[1] if found else [], target)
         yield from outlook.doomed()
+        yield from outlook.second_tries()
 
     def _remember(self, view: View) -> None:
         if self._view is not view or len(self._budgets_ns) > _KEPT:

@@ -108,7 +108,8 @@ class Binding:
 
     def _able(self, request: Request) -> list[Bid]:
         bids = self.outlook.bids(request.kind)
-        return [bid for bid in bids if self.outlook.done_ns(bid) <= request.deadline_ns] or bids
+        able = [bid for bid in bids if self.outlook.done_ns(bid) <= request.deadline_ns] or bids
+        return [bid for bid in able if bid.target_id != request.kind.failed_at] or able
 
     def _note(self, bid: Bid, request: Request, bound: dict[int, str]) -> None:
         bound[request.id] = bid.target_id
@@ -120,7 +121,7 @@ class Binding:
         start_ns = self.outlook.starts_ns[target_id]
         left = []
         for request in given.requests:
-            (bid,) = [b for b in self.outlook.bids(request.kind) if b.target_id == target_id]
+            bid = self._bid(request, self.outlook.view.targets[target_id])
             late_ns = start_ns + bid.one_ns() - request.deadline_ns
             if late_ns <= 0 or request.accept_late:
                 left.append(request)
@@ -134,11 +135,10 @@ class Binding:
 
     def _serve(self, target: TargetState) -> Place | None:
         given = self._given[target.spec.id]
-        bids = {queue.kind: bid for queue, bid in self.outlook.waiting(target)}
         start_ns = self.outlook.starts_ns[target.spec.id]
         late: Request | None = None
         for head in given.requests:
-            for offer, ladder in bids[head.kind].ladders():
+            for offer, ladder in self._bid(head, target).ladders():
                 if start_ns + ladder.latency_ns[0] <= head.deadline_ns:
                     alike = [r for r in given.requests if r.kind == head.kind]
                     batch = _largest(head, alike, ladder, start_ns)
@@ -146,8 +146,11 @@ class Binding:
             late = late or (head if head.accept_late else None)
         if late is None:
             return None
-        offer = bids[late.kind].offers[0]
+        offer = self._bid(late, target).offers[0]
         return Place(target.spec.id, offer, (late,), "late, as the caller allows")
+
+    def _bid(self, request: Request, target: TargetState) -> Bid:
+        return next(b for b in self.outlook.bids(request.kind) if b.target is target)
 
     def _take(self, place: Place) -> None:
         taken = {request.id for request in place.requests}

@@ -35,8 +35,9 @@ def purchases(
 ) -> Iterator[Place]:
     """Yields the largest batches of late requests that open targets could finish in time.
 
-    Each batch goes where a request costs least. Ties go first to a target that takes inputs
-    unchanged, then to the first in the view's order, which is randomised if there are other boxes.
+    Each batch goes where a request costs least, and last to a target that has failed it. Ties go
+    first to a target that takes inputs unchanged, then to the first in the view's order, which is
+    randomised if there are other boxes.
 
     Args:
         outlook: What the targets could do. Its `look` must have been called, and is called again
@@ -76,9 +77,13 @@ def _cheapest_first(
         for bid in outlook.bids(kind)
         if bid.target_id in places and sells(bid.target)
     ]
-    return sorted(
-        found, key=lambda bid: (price(bid), bool(bid.target.spec.forms), places[bid.target_id])
-    )
+
+    def rank(bid: Bid) -> tuple[bool, float, bool, int]:
+        target = bid.target
+        failed = bid.kind.failed_at == bid.target_id
+        return failed, price(bid), bool(target.spec.forms), places[bid.target_id]
+
+    return sorted(found, key=rank)
 
 
 def _batch(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from policies.parts.odds import Odds
 from scheduler.core.latency import Ladder, LatencyCurve
 from scheduler.core.offers import Offer
-from scheduler.core.policy import Drop, Place, View
+from scheduler.core.policy import Drop, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.targets import TargetState
@@ -86,6 +86,7 @@ class Outlook:
         self._ones: dict[RequestClass, list[tuple[str, int]]] = {}
         self._ones_epoch = -1
         self._unsized: list[RequestClass] = []
+        self._failed: dict[RequestClass, None] = {}
 
     def look(self, view: View) -> bool:
         """Updates from the view; must be called at each event and after every placement.
@@ -133,6 +134,8 @@ class Outlook:
             if quantile != self.quantile:
                 bids = [replace(bid, quantile=quantile) for bid in bids]
             self._bids[kind] = bids
+            if kind.failed_at is not None:
+                self._failed[kind] = None
             if kind not in self.view.queues and any(b.target.spec.transfer_ns[1] for b in bids):
                 self._unsized.append(kind)
         return bids
@@ -179,13 +182,44 @@ class Outlook:
         return spec.quickest_ns(kind, queue.head().size_bytes) if queue else 0
 
     def waiting(self, target: TargetState) -> list[tuple[ClassQueue, Bid]]:
-        """The queues that a target can serve, with its bid for each."""
+        """The queues that a target should serve, with its bid for each.
+
+        A request that it failed is left to free targets for as long as one could be in time.
+        """
         return [
             (queue, bid)
             for kind, queue in self.view.queues.items()
             for bid in self.bids(kind)
             if bid.target is target
+            and (kind.failed_at != bid.target_id or not self._others(queue, bid))
         ]
+
+    def _others(self, queue: ClassQueue, failed: Bid) -> list[Bid]:
+        """The bids of free targets that could be in time for a request that this one failed."""
+        deadline_ns = queue.head().deadline_ns
+        return [
+            bid
+            for bid in self.bids(queue.kind)
+            if bid is not failed
+            and not bid.target.spec.is_dear
+            and self.done_ns(bid) <= deadline_ns
+        ]
+
+    def second_tries(self) -> Iterator[Wake]:
+        """Until when requests that a remote target failed wait for others, as in `waiting`."""
+        queues, now_ns = self.view.queues, self.view.now_ns
+        for kind in list(self._failed):
+            queue = queues.get(kind)
+            if queue is None:
+                del self._failed[kind]
+                continue
+            for failed in [bid for bid in self.bids(kind) if bid.target_id == kind.failed_at]:
+                if others := self._others(queue, failed):
+                    last_ns = queue.soonest_ns() - failed.target.spec.transfer_ns[0]
+                    hope_ns = queue.soonest_ns() - min([bid.one_ns() for bid in others]) + 1
+                    wake_ns = last_ns - failed.one_ns()
+                    why = f"{failed.target_id} failed it, and {others[0].target_id} could do it"
+                    yield Wake(wake_ns if wake_ns > now_ns else hope_ns, why)
 
     def open_targets(self) -> list[TargetState]:
         """The open targets, ordered by how soon each could finish one of the queued requests.

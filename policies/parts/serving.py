@@ -56,6 +56,7 @@ def fill(
             outlook.look(view)
     if placed:
         yield from drops()
+    yield from outlook.second_tries()
 
 
 def some_open(view: View, wanted: Callable[[TargetState], bool]) -> bool:

@@ -31,6 +31,7 @@ class RequestClass(NamedTuple):
             part of the class because a whole batch goes to one target.
         exact: Whether its inputs must travel unchanged even where the model allows smaller forms
             for a slow link.
+        failed_at: The id of the remote target that failed the only request of this class.
     """
 
     model: str
@@ -39,6 +40,7 @@ class RequestClass(NamedTuple):
     alone: int | None = None
     local: bool = False
     exact: bool = False
+    failed_at: str | None = None
 
 
 @value(frozen=True, slots=True)
@@ -64,6 +66,6 @@ class Request:
     accept_late: bool = False
 
 
-def alone(request: Request) -> Request:
+def alone(request: Request, failed_at: str | None = None) -> Request:
     """The same request in a class of its own."""
-    return replace(request, kind=request.kind._replace(alone=request.id))
+    return replace(request, kind=request.kind._replace(alone=request.id, failed_at=failed_at))

@@ -335,7 +335,8 @@ class Scheduler:
                 continue
             record.run = None
             if started:
-                record.request = alone(record.request)
+                remote_id = run.target_id if target.spec.remote else None
+                record.request = alone(record.request, remote_id)
             else:
                 record.attempts -= 1
             if started and record.attempts >= self.limits.attempts and not shared:

@@ -126,6 +126,7 @@ class Decoder:
         alone: Any = None,
         local: Any = False,
         exact: Any = False,
+        failed_at: Any = None,
     ) -> RequestClass:
         name = None if variant is None else checked(variant, str)
         return RequestClass(
@@ -135,6 +136,7 @@ class Decoder:
             alone,
             checked(local, bool),
             checked(exact, bool),
+            None if failed_at is None else checked(failed_at, str),
         )
 
     def _id(self, back: Any) -> int:

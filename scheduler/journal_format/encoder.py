@@ -44,6 +44,9 @@ from scheduler.journal_format.words import (
 )
 
 _NUMBERS = {outcome: number for number, outcome in enumerate(OUTCOMES)}
+_USUAL = RequestClass("")
+_NEEDED = 3
+"""How many fields of a class are always told."""
 
 
 class Encoder:
@@ -146,10 +149,10 @@ class Encoder:
             return number
         number = len(self._classes)
         if number >= MOST_NAMES or kind.alone is not None:
-            return tuple(kind)
+            return _without_defaults(kind)
         self._classes[kind] = number
         # Fields with their default are left out, as in files from before these fields existed.
-        self._new.append(self._pack((CLASS, *(kind if kind.local or kind.exact else kind[:3]))))
+        self._new.append(self._pack((CLASS, *_without_defaults(kind))))
         return number
 
     # -- events
@@ -244,3 +247,11 @@ class Encoder:
         if isinstance(value, Mapping):
             return {self._text(key): self._keyed(item) for key, item in value.items()}
         return value
+
+
+def _without_defaults(kind: RequestClass) -> tuple[Any, ...]:
+    """The fields of a class, without the last ones if they are as usual."""
+    given = len(kind)
+    while given > _NEEDED and kind[given - 1] == _USUAL[given - 1]:
+        given -= 1
+    return kind[:given]
