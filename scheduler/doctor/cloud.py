@@ -12,6 +12,7 @@ from scheduler.config.cloud import CloudConfig
 from scheduler.config.problems import ConfigError
 from scheduler.daemon.cloud.dialing import endpoint_of
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, RemoteError
+from scheduler.daemon.cloud.mixed_up import mixed_up
 from scheduler.doctor.findings import Finding
 
 PATIENCE_S = 3.0
@@ -20,6 +21,7 @@ PATIENCE_S = 3.0
 _LOOKS = 5
 
 _AWAY = "start it, correct its url, or let the box through; until then the box serves without it"
+_OTHERWISE = "its own log may tell more"
 _REMEDIES = {
     Fault.UNREACHABLE: _AWAY,
     Fault.SILENT: _AWAY,
@@ -51,7 +53,7 @@ async def _look_at(cloud: CloudConfig, config: Config) -> list[Finding]:
         missing = await _missing(endpoint, wanted)
     except RemoteError as error:
         verb = "does not let the box in" if error.fault is Fault.UNKNOWN_CALLER else "is of no use"
-        remedy = _REMEDIES.get(error.fault, "its own log may tell more")
+        remedy = await mixed_up(cloud.url) or _REMEDIES.get(error.fault, _OTHERWISE)
         return [Finding("cloud", "error", f"{where} {verb}: {error}", remedy)]
     finally:
         await endpoint.close()

@@ -100,6 +100,13 @@ def test_a_cloud_that_is_away_is_told_with_what_to_do(tmp_path, scheme):
     assert "the box serves without it" in away.remedy
 
 
+def test_a_cloud_whose_url_has_another_scheme_is_told_what_to_write(tmp_path):
+    with served() as far:
+        (wrong,) = found(tmp_path, far.url.replace("grpc:", "http:"))
+    assert wrong.level == "error"
+    assert wrong.remedy == "it does not speak http:// but grpc://, so write that in its url"
+
+
 def test_a_cloud_that_says_nothing_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(cloud, "PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

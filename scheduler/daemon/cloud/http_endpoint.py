@@ -211,8 +211,7 @@ def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         reason = getattr(error.os_error, "reason", None) or str(error.os_error)
         no_tls = reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-        told = "it does not speak TLS: is it an http:// address?"
-        return told if no_tls else f"the TLS handshake failed: {reason}"
+        return "it does not speak TLS" if no_tls else f"the TLS handshake failed: {reason}"
     if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error) or type(error).__name__
     cause = error.os_error

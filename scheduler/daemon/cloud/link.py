@@ -22,6 +22,7 @@ from scheduler.daemon.cloud.batch import SentBatch
 from scheduler.daemon.cloud.endpoint import Endpoint, Fault, Inferred, RemoteError
 from scheduler.daemon.cloud.finding import Finder, FoundModels
 from scheduler.daemon.cloud.latencies import Latencies, LatencyFile
+from scheduler.daemon.cloud.mixed_up import mixed_up
 from scheduler.daemon.cloud.pace import ProbePace
 from scheduler.daemon.cloud.standing import Standing
 from scheduler.daemon.cloud.tensors import CloudModel, split
@@ -104,8 +105,8 @@ class CloudLink:
         )
         self._measuring: asyncio.Task[None] | None = None
         self._problems: list[tuple[str, str]] = []
-        self._gone = self._why_not = ""
-        self._is_out = False
+        self._gone = self._why_not = self._hint = ""
+        self._is_out = self._was_found = False
         self._served: set[str] = set()
         self._answered_ns = 0
 
@@ -126,8 +127,9 @@ class CloudLink:
                 except RemoteError as error:
                     if str(error) != self._why_not:  # log a persistent problem once
                         self._why_not = str(error)
-                        log.warning("cloud not used", target=self._id, reason=self._why_not)
-                    await self._wait_to_retry(str(error))
+                        self._hint = "" if self._was_found else await mixed_up(self._config.url)
+                        log.warning("cloud not used", target=self._id, reason=self._told(error))
+                    await self._wait_to_retry(self._told(error))
                 except Exception as error:  # a bug here must not cost the box its target
                     log.error("cloud link failed", target=self._id, exc_info=error)
                     self._forget_runs()
@@ -137,6 +139,9 @@ class CloudLink:
             self._forget_runs()
             await end_tasks([self._measuring] if self._measuring else [])
             await self._endpoint.close()
+
+    def _told(self, error: RemoteError) -> str:
+        return f"{self._hint} ({error})" if self._hint else str(error)
 
     async def _wait_to_retry(self, why: str) -> None:
         self._listener.on_progress(self._id, 0, 0, why)
@@ -209,7 +214,8 @@ class CloudLink:
         self._problems = found.problems
         self._listener.on_catalog(self._id, [], found.problems)
         self._memory.write(found.latencies.values())
-        self._why_not = ""
+        self._why_not = self._hint = ""
+        self._was_found = True
         log.info("cloud ready", target=self._id, models=sorted(found.latencies))
         self._standing.begin(found.latencies)
         self._listener.on_progress(self._id, 1, 1, "ready")

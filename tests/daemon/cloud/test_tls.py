@@ -15,6 +15,7 @@ import pytest
 import trustme
 
 from scheduler.config.problems import ConfigError
+from scheduler.daemon.cloud.mixed_up import mixed_up
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server
 from tests.daemon.cloud.test_http import HttpServer
@@ -79,6 +80,10 @@ async def server_behind(
     over: str, files: Certificates, issued: trustme.LeafCert | None = None
 ) -> AsyncIterator[str]:
     issued = issued or files.authority.issue_cert("localhost")
+    if over == "grpc":
+        async with far_server() as far:
+            yield f"grpc://localhost:{far.port}"
+        return
     if over == "grpcs":
         pair = issued.private_key_pem.bytes(), issued.cert_chain_pems[0].bytes()
         async with far_server(credentials=grpc.ssl_server_credentials([pair])) as far:
@@ -86,7 +91,7 @@ async def server_behind(
         return
     context, server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), HttpServer()
     issued.configure_cert(context)
-    yield await server.start(context)
+    yield await server.start(None if over == "http" else context)
     await server.stop()
 
 
@@ -119,17 +124,39 @@ def test_why_a_certificate_is_not_accepted_is_told_with_the_remedy(
     assert said in told
 
 
-def test_a_server_that_does_not_speak_tls_may_be_one_of_http(tmp_path: Path):
+@pytest.mark.parametrize("spoken", ["http", "https", "grpc", "grpcs"])
+@pytest.mark.parametrize("written", ["http", "https", "grpc", "grpcs"])
+def test_a_scheme_that_the_server_does_not_speak_is_corrected(
+    tmp_path: Path, files: Certificates, written: str, spoken: str
+):
     async def run() -> str:
-        server = HttpServer()
-        url = (await server.start()).replace("http:", "https:")
-        async with box_of(url, tmp_path) as box:
-            told = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
-            await box.until(lambda: told() not in ("starting", "looking at the server"))
-            await server.stop()
-            return str(told())
+        server = server_behind(spoken, files)
+        async with server as url:
+            url = f"{written}://{url.partition('://')[2]}"
+            url = url if written.startswith("http") else url.removesuffix("/base")
+            async with box_of(url, tmp_path, tls={"ca": files.ca}) as box:
+                told = lambda: box.driver.status()["targets"][0]["progress"]["text"]  # noqa: E731
+                await box.until(lambda: told() not in ("starting", "looking at the server"))
+                return str(told())
 
-    assert asyncio.run(run()) == "it does not speak TLS: is it an http:// address?"
+    told = asyncio.run(run())
+    if written == spoken:
+        assert told == "ready"
+    else:
+        correction = f"it does not speak {written}:// but {spoken}://, so write that in its url ("
+        assert told.startswith(correction)
+
+
+def test_what_speaks_none_of_these_is_not_corrected(tmp_path: Path):
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async def run() -> str:
+        async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await mixed_up(f"http://127.0.0.1:{port}")
+
+    assert asyncio.run(run()) == ""
 
 
 @pytest.mark.parametrize("over", ["grpcs", "https"])
