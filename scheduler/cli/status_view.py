@@ -73,7 +73,8 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     if spending := [t for t in status.get("targets", []) if _has_spent(t.get("spending", {}))]:
         parts += [Text(), _spending(spending)]
     if neighbours := status.get("neighbours"):
-        parts += [Text(), *_members(neighbours, status.get("targets", []))]
+        own_version = status.get("version")
+        parts += [Text(), *_members(neighbours, status.get("targets", []), own_version)]
     if queues := [queue for queue in status.get("queues", []) if queue["requests"]]:
         parts += [Text(), _queues(queues)]
     parts += [Text(), _outcomes(status.get("outcomes", {}), rates)]
@@ -263,7 +264,9 @@ _MEMBER_STATES = {
 }
 
 
-def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[RenderableType]:
+def _members(
+    neighbours: Answer, targets: Sequence[Answer], own_version: str | None
+) -> Iterator[RenderableType]:
     """The other boxes of the site, and the requests sent to them."""
     if neighbours["alone"]:
         alone = (
@@ -294,8 +297,11 @@ def _members(neighbours: Answer, targets: Sequence[Answer]) -> Iterator[Renderab
         )
     yield table
     # In a column of a narrow terminal they would be folded, and could not be copied.
-    places = [f"{member['name']} at {member['address']}" for member in neighbours["members"]]
-    yield Text("\n".join(places), "dim")
+    for member in neighbours["members"]:
+        line = Text(f"{member['name']} at {member['address']}", "dim")
+        if version := member.get("version"):
+            line.append(f", laxity {version}", "" if version == own_version else "yellow")
+        yield line
 
 
 def _queues(queues: Sequence[Answer]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import structlog
@@ -122,6 +123,7 @@ def neighbours_of(
         asked.advertise,
         _door_for_others(addresses),
         token_for_others(config),
+        metadata.version("laxity"),
     )
     return Neighbours(driver, options, is_loaded)
 

@@ -502,7 +502,11 @@ class TestStatus:
             "box": "box-a",
             "alone": True,
             "not_joined": [{"address": "tcp://10.0.0.9:8702", "reason": "another site"}],
-            "members": [{**member, "heard_s": 3.2}],
+            "members": [
+                {**member, "heard_s": 3.2, "version": "0.0.9"},
+                {**member, "name": "box-c", "heard_s": 3.2, "version": None},
+                {**member, "name": "box-d", "heard_s": 3.2},
+            ],
         }
         told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
         monkeypatch.setitem(globals(), "STATUS", told)
@@ -514,6 +518,8 @@ class TestStatus:
         assert "Not joined: tcp://10.0.0.9:8702: another site" in out
         silent = r"box-b +suspected: silent, is sent nothing +3 s ago +12 +3\b"
         assert re.search(silent, out)
+        assert "box-b at tcp://10.0.0.8:8702, laxity 0.0.9\n" in out
+        assert "box-c at tcp://10.0.0.8:8702\nbox-d at tcp://10.0.0.8:8702\n" in out
 
     def test_what_the_cache_did(self, box, laxity, monkeypatch):
         link = {"url": "redis://r:1/0", "open": True, "problem": "", "p95_ms": 0.3}

@@ -226,6 +226,7 @@ class Box:
         self.join: list[Address] = []
         self.joins_itself = False
         self.token, self.site, self.body_bytes = token, site, body_bytes
+        self.version = "1.2.3"
         self.cable = Cable()
         # Monotonic clocks of two machines never agree.
         offset_ns = random.Random(name).randrange(10**15)
@@ -253,7 +254,9 @@ class Box:
         if self.joins_itself:
             self.join_at([self])
         door = Address("tcp", host="127.0.0.1", port=self.outside)
-        options = SiteOptions(self.site, self.name, tuple(self.join), door=door, token=self.token)
+        options = SiteOptions(
+            self.site, self.name, tuple(self.join), None, door, self.token, self.version
+        )
         is_loaded = self.door.admission.is_loaded
         self.neighbours = self.door.neighbours = Neighbours(self.driver, options, is_loaded)
         self.neighbours.start()
@@ -317,6 +320,9 @@ class Box:
 
     def states(self) -> dict[str, str]:
         return {m["name"]: m["state"] for m in self.neighbours.describe()["members"]}
+
+    def versions(self) -> dict[str, str | None]:
+        return {m["name"]: m["version"] for m in self.neighbours.describe()["members"]}
 
     @property
     def on_time(self) -> float:

@@ -14,6 +14,7 @@ import pytest
 
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.neighbours import members, pings
+from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.neighbours.peer_link import PeerLink
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.ways import meter
@@ -748,6 +749,28 @@ async def test_a_stranger_is_not_let_in_and_says_why_once(
         assert why in told["reason"]
         assert capsys.readouterr().out.count("another box can't be joined") == 1
         await b.stop()
+
+
+@virtually
+async def test_each_box_knows_which_version_the_others_run(monkeypatch: pytest.MonkeyPatch):
+    async with site(Box("a"), Box("b")) as (a, b):
+        assert (a.versions(), b.versions()) == ({"b": "1.2.3"}, {"a": "1.2.3"})
+        await b.crash()
+        b.version = "2.0.0rc1"
+        await b.start()
+        await until(lambda: a.versions() == {"b": "2.0.0rc1"})
+        await b.crash()
+        says_all = Neighbours._who_is_here
+
+        def says_no_version(self: Neighbours, host: str | None) -> dict[str, Any]:
+            said = says_all(self, host)
+            del said["version"]
+            return said
+
+        monkeypatch.setattr(Neighbours, "_who_is_here", says_no_version)  # as older ones
+        await b.start()
+        await until(lambda: a.versions() == {"b": None} and a.states() == {"b": "up"})
+        await until(lambda: b.states() == {"a": "up"})
 
 
 @virtually

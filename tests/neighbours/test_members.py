@@ -98,6 +98,15 @@ def test_a_name_belongs_to_one_box_as_long_as_that_is_there():
     assert who(members) == other
 
 
+@pytest.mark.parametrize("version", [None, 1, "", "1.0\x1b[2J", "1" * 65, ["1.0"]])
+def test_what_can_be_no_version_is_none(version: Any):
+    members = Members("a", 1)
+    members.introduced(B, 0, "1.0")
+    assert members.describe(0)[0]["version"] == "1.0"
+    members.introduced(B, 0, version)
+    assert members.describe(0)[0]["version"] is None
+
+
 def test_a_site_has_so_many_boxes_and_no_more():
     members = Members("a", 1)
     members.told([[f"b{n}", "tcp://h:1", 1, 0, False] for n in range(2 * MOST_MEMBERS)], 1)

@@ -31,6 +31,7 @@ _ENTRY = (str, str, int, int, bool)
 """Types of a gossip entry: name, address, incarnation, age in milliseconds, left."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,64}")
 
 MOST_MEMBERS = 256
 """No more members than this are accepted: every box keeps a connection to every other one."""
@@ -72,12 +73,14 @@ class Member:
         told_ns: When any box last heard from it, as far as known here.
         heard_ns: When this box last heard from it; None if never.
         left: Whether it announced that it was leaving.
+        version: The version of laxity that it said it runs; empty if it did not say.
     """
 
     who: Identity
     told_ns: int
     heard_ns: int | None = None
     left: bool = False
+    version: str = ""
 
     def state(self, now_ns: int) -> State:
         """Its state as seen from this box."""
@@ -113,7 +116,7 @@ class Members:
         """The member of that name."""
         return self._members.get(box)
 
-    def introduced(self, who: Identity, now_ns: int) -> None:
+    def introduced(self, who: Identity, now_ns: int, version: object = None) -> None:
         """Adds or updates a box that has introduced itself.
 
         Raises:
@@ -125,7 +128,8 @@ class Members:
         if known is None:
             if len(self._members) >= MOST_MEMBERS:
                 raise Forbidden(f"the site has {MOST_MEMBERS} other boxes already")
-            self._members[who.box] = Member(who, now_ns, now_ns)
+            known = self._members[who.box] = Member(who, now_ns, now_ns)
+            known.version = _version_from(version)
             return
         elsewhere = known.who.address != who.address
         if elsewhere and known.who.incarnation != who.incarnation and known.state(now_ns) == "up":
@@ -133,7 +137,7 @@ class Members:
                 f"another box is called {who.box!r}, at {known.who.address}; "
                 "each box needs a name of its own"
             )
-        known.who, known.left = who, False
+        known.who, known.left, known.version = who, False, _version_from(version)
         known.told_ns = known.heard_ns = now_ns
 
     def heard(self, box: str, now_ns: int) -> None:
@@ -191,7 +195,7 @@ class Members:
         elif told_ns > known.told_ns:
             known.told_ns = told_ns
             if known.who.incarnation != who.incarnation:
-                known.who, known.left = who, left
+                known.who, known.left, known.version = who, left, ""
             elif left:
                 known.left = True
 
@@ -202,15 +206,24 @@ class Members:
         return not any(m.state(now_ns) == "up" for m in self._members.values())
 
     def describe(self, now_ns: int) -> list[dict[str, Any]]:
-        """All members, for people and programs; heard_s is None for one never heard from."""
+        """All members, for people and programs.
+
+        `heard_s` is None for one never heard from, and `version` for one that does not say it.
+        """
         return [
             {
                 "name": box,
                 "address": member.who.address,
                 "state": member.state(now_ns),
+                "version": member.version or None,
                 "heard_s": None
                 if member.heard_ns is None
                 else round((now_ns - member.heard_ns) / 1e9, 3),
             }
             for box, member in sorted(self._members.items())
         ]
+
+
+def _version_from(said: object) -> str:
+    """The version in a message of a box; empty if there is none, as from older ones."""
+    return said if isinstance(said, str) and _VERSION.fullmatch(said) else ""

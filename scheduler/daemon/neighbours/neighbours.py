@@ -57,6 +57,7 @@ class SiteOptions:
             with scheme and port of `door`.
         door: Its native door; None if other machines can't reach it.
         token: The token for other boxes; None for no token.
+        version: The version of laxity that runs here.
     """
 
     site: str
@@ -65,6 +66,7 @@ class SiteOptions:
     advertise: Address | None = None
     door: Address | None = None
     token: str | None = None
+    version: str = ""
 
 
 class Neighbours:
@@ -157,7 +159,8 @@ class Neighbours:
             )
         if (box, incarnation) != (self._options.box, self._incarnation):
             try:
-                self._introduced(box, incarnation, address, members)
+                who = Identity(box, address, incarnation) if address is not None else None
+                self._introduced(who, header.get("version"), members)
             except ValueError as error:
                 raise InvalidInput(str(error)) from None
             self._guests.welcome(guest, box)
@@ -181,6 +184,7 @@ class Neighbours:
             "box": self._options.box,
             "incarnation": self._incarnation,
             "address": self._own_address(seen_host),
+            "version": self._options.version,
             "members": self._members.gossip(self._driver.clock_ns()),
         }
 
@@ -233,21 +237,25 @@ class Neighbours:
                 raise ProtocolError(f"two boxes are called {box!r}; give one of them another name")
             return box
         where = str(asked) if asked is not None else address or self.address_of(box)
-        self._introduced(box, incarnation, where, members)
+        who = Identity(box, where, incarnation) if where is not None else None
+        self._introduced(who, value.get("version"), members)
         return box
 
-    def _introduced(
-        self, box: str, incarnation: int, address: str | None, members: Sequence[Any]
-    ) -> None:
+    def _introduced(self, who: Identity | None, version: object, members: Sequence[Any]) -> None:
         """Records what another box says about itself and about others.
+
+        Args:
+            who: What it says about itself; None if it can't be reached.
+            version: The version of laxity that it runs, if it says so.
+            members: The others, as gossip.
 
         Raises:
             ValueError: That is malformed.
             Forbidden: Its name is taken, or there are too many boxes.
         """
         now_ns = self._driver.clock_ns()
-        if address is not None:
-            self._members.introduced(Identity(box, address, incarnation), now_ns)
+        if who is not None:
+            self._members.introduced(who, now_ns, version)
         self._members.told(members, now_ns)
         self._adopt()
 
