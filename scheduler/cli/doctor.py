@@ -28,7 +28,10 @@ _STYLES = {"good": "green", "warning": "yellow", "error": "bold red"}
     **COMMAND,
     epilog=examples(
         ("laxity doctor", "the installation"),
-        ("laxity doctor --config edge.yaml", "and its models, folders, ports and clouds"),
+        (
+            "laxity doctor --config edge.yaml",
+            "and its models, folders, ports, boxes and clouds",
+        ),
         ("laxity doctor --json", "for scripts"),
     ),
 )

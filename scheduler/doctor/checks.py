@@ -23,6 +23,7 @@ from scheduler.config.box import Config
 from scheduler.config.cache import IN_CLUSTER, why_away, without_secrets
 from scheduler.doctor.findings import NO_START, Check, Finding, Level, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
+from scheduler.doctor.neighbours import check_neighbours
 from scheduler.doctor.policies import check_policies
 from scheduler.doctor.serving import check_cores, check_doors, check_models
 from scheduler.tenants import read_tenants
@@ -394,6 +395,7 @@ CHECKS: tuple[Check, ...] = (
     check_processor,
     check_memory,
     check_open_files,
+    check_neighbours,
     check_clouds,
     check_cache,
 )
