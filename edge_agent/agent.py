@@ -24,7 +24,6 @@ from edge_agent.cluster import Cluster
 from edge_agent.doors import Doors
 from edge_agent.errors import AgentError, cause_of
 from edge_agent.hardware import Hardware, default_devices, scheduler_cores
-from edge_agent.last_config import LastConfig
 from edge_agent.listening import check_free, remove_stale
 from edge_agent.ray_files import RayFiles
 from edge_agent.readiness import Readiness
@@ -35,6 +34,7 @@ from edge_agent.watching import FileWatch
 from edge_agent.worker_arguments import link_paths, worker_arguments
 from scheduler.config.box import Config
 from scheduler.config.devices import DeviceConfig
+from scheduler.config.last_config import LastConfig
 from scheduler.daemon.actor import LISTENING, SchedulerActor, SchedulerProcess
 from scheduler.files import replace_file
 from scheduler.ingress.secret_files import LastGood, groups_of
@@ -92,6 +92,8 @@ class Agent:
             with contextlib.suppress(ControlGroupError):
                 hand_on_controllers()
         self._lock = locked(config.state_dir, "agent")
+        if self._last_config is not None:
+            self._last_config.begin()
         self._stopping = threading.Event()
         self._deciding = threading.Lock()
         self._ready, self._failed = threading.Event(), 0
@@ -148,14 +150,11 @@ class Agent:
         files = RayFiles(self._run_dir / "ray")
         threading.Thread(target=files.watch, args=kept, daemon=True).start()
         if self._last_config is not None:
-            self._last_config.keep()
             heard = (self._reload, self._stopping)
             threading.Thread(target=watch.run, args=heard, daemon=True).start()
 
     def _reload(self) -> None:
         """Make the scheduler and doors read the configuration, tokens and certificates again."""
-        if self._last_config is not None:
-            self._last_config.keep()
         try:
             ray.get(self.scheduler.reload.remote())
         except RayActorError:  # it reads the file when it restarts

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,6 @@ import typer
 from edge_agent.cloud.config import is_cloud_config
 from edge_agent.errors import AgentError
 from edge_agent.hardware import describe
-from edge_agent.last_config import load_again
 from edge_agent.open_files import allow_open_files
 from edge_agent.probing import Probing, probe_apart
 from edge_agent.ray_settings import set_ray_environment
@@ -35,6 +35,7 @@ from scheduler.address import AddressError
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import print_json
 from scheduler.config.box import Config
+from scheduler.config.last_config import load_again
 from scheduler.config.neighbours import peer_address
 from scheduler.config.problems import ConfigError
 from scheduler.daemon.logs import set_up_logging
@@ -105,10 +106,11 @@ def serve(
     if models is not None:
         over["models"] = str(models.absolute())
     try:
-        settings, mistake = load_again(config, over)
+        check = partial(_check_policy, config)
+        settings, mistake = load_again(config, over, check)
         if settings.log.format == "auto":  # Ray's processes have no terminal to detect
             over["log"] = {"format": "console" if console.is_terminal else "json"}
-            settings, mistake = load_again(config, over)
+            settings, mistake = load_again(config, over, check)
     except ConfigError as error:
         _complain(error)
         with contextlib.suppress(ConfigError):  # it can't be read, as was just said
@@ -120,6 +122,12 @@ def serve(
         _complain(mistake)
         _complain("Until this is mended, the last configuration without a mistake stays.")
     raise typer.Exit(_run(settings, config, over))
+
+
+def _check_policy(file: Path | None, config: Config) -> None:
+    from scheduler.policy_loading import check_policy  # slow to import: all policies
+
+    check_policy(config.policy, file)
 
 
 def _probe(as_json: bool) -> int:

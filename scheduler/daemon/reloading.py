@@ -14,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from scheduler.config.box import Config, load_config
+from scheduler.config.last_config import EMPTY, LastConfig
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.policy import Policy
@@ -33,11 +34,6 @@ _HUNG_POLICY = "hung-policy.json"
 
 _LAST_POLICY = "last-policy.json"
 """And one about the policy of the last configuration without mistakes."""
-
-_EMPTY = (
-    "it is empty, perhaps half-written, so the previous configuration stays; to select all "
-    "defaults, put a comment in it"
-)
 
 
 class Reloaded(NamedTuple):
@@ -95,7 +91,7 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
     try:
         new = load_config(config_file, over)
         if new != old and _is_empty(config_file):
-            raise ConfigError(str(config_file), [Problem("", _EMPTY)])
+            raise ConfigError(str(config_file), [Problem("", EMPTY)])
         files = files_of(new.policy.name, new.policy.options)
         policy = check_policy(new.policy, config_file)
     except ConfigError as error:
@@ -167,8 +163,8 @@ class LiveConfig:
         self._begun = begun = reloaded(self._last_policy.within(config), file, over)
         self.config, self.not_taken = begun.config, begun.not_taken
         policy = self.config.policy
-        if begun.policy is not None:
-            self._last_policy.note(policy)
+        self._last_config = None if file is None else LastConfig(file, over, config.state_dir)
+        self._note(begun)
         self._policy_files = begun.files or files_of(policy.name, policy.options)
         self._reading, self._is_stale = threading.Lock(), False
         self._reading_since_s: float | None = None
@@ -215,8 +211,7 @@ class LiveConfig:
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self.config, self._file, self._over)
-                if read.policy is not None:
-                    self._last_policy.note(read.config.policy)
+                self._note(read)
                 asyncio.run_coroutine_threadsafe(self._take(read, driver), loop).result()
             except Exception as error:  # whatever it is: later changes must still be read
                 log.exception("configuration not applied", file=str(self._file))
@@ -224,6 +219,13 @@ class LiveConfig:
             finally:
                 self._reading_since_s = None
                 self._reading.release()
+
+    def _note(self, read: Reloaded) -> None:
+        """Keeps what can be used for schedulers and lives to come."""
+        if read.policy is not None:
+            self._last_policy.note(read.config.policy)
+        if self._last_config is not None:
+            (self._last_config.refuse if read.policy is None else self._last_config.keep)()
 
     async def _take(self, read: Reloaded, driver: Driver) -> None:
         was, self.config, self.not_taken = self.config.policy, read.config, read.not_taken
