@@ -45,6 +45,7 @@ class Catalog:
         self._described: dict[str, Any] | None = None
         self._told: dict[str, dict[str, ModelCard]] = {}
         self._own: set[str] = set()
+        self._announced: set[str] = set()
         self._devices: set[str] = set()
         self.spoken = asyncio.Event()
         self._news = asyncio.Event()
@@ -55,6 +56,28 @@ class Catalog:
         while not awaited <= self.problems.keys():
             self._news.clear()
             await self._news.wait()
+
+    def news(self, device_id: str, cards: list[ModelCard], is_up: bool) -> list[tuple[str, str]]:
+        """What is new in a device's description of its repository, which is not learned yet.
+
+        The description also has models that the device may not serve (`devices[].models`).
+
+        Returns:
+            Events to log, each with the model.
+        """
+        if not is_up:  # they are those of the start
+            self._announced.update(card.name for card in cards)
+            return []
+        served = {model for target, model, _ in self.offers if target == device_id}
+        cards = [card for card in cards if card.name in served]
+        added = [card for card in cards if card.name not in self._announced]
+        known = [(card, self.digest(device_id, card.name)) for card in cards if card not in added]
+        self._announced |= served
+        replaced = [card for card, before in known if before not in ("", card.digest)]
+        return [
+            *(("model added", card.name) for card in added),
+            *(("model replaced", card.name) for card in replaced),
+        ]
 
     def learn(
         self, device_id: str, cards: list[ModelCard], problems: list[Any], own: bool = True

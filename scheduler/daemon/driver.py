@@ -161,12 +161,9 @@ class Driver:
     ) -> None:
         """Learns the models; those of a device that is not up yet are expected of it."""
         told = self.catalog.problems.get(target_id, [])
-        if own and self._is_up(target_id):
-            for card in cards:
-                if card.name not in self.catalog.cards:
-                    log.info("model added", target=target_id, model=card.name)
-                elif self.catalog.digest(target_id, card.name) not in ("", card.digest):
-                    log.info("model replaced", target=target_id, model=card.name)
+        if own:
+            for news, model in self.catalog.news(target_id, cards, self._is_up(target_id)):
+                log.info(news, target=target_id, model=model)
         self.catalog.learn(target_id, cards, problems, own)
         for model, reason in (problem for problem in problems if problem not in told):
             log.warning("problem with a model", target=target_id, model=model, reason=reason)

@@ -111,6 +111,30 @@ def test_until_its_progress_is_complete_a_worker_is_expected_to_offer_what_it_ha
     asyncio.run(main())
 
 
+def test_only_a_device_that_serves_a_model_has_it_added_or_replaced() -> None:
+    async def main() -> None:
+        driver = Driver()
+        for device in ("cpu:0", "cpu:1"):
+            driver.add_target(device, cast(Any, Link()))
+            driver.on_catalog(device, [card("a")], [])
+        driver.on_offer("cpu:0", Offer("a", "v", "r", {1: (2_000_000,)}))
+        driver.on_offer("cpu:1", Offer("a", "v", "r", {1: (2_000_000,)}))
+        driver.on_catalog("cpu:0", [card("a")], [])
+
+        for digest in ("first", "second"):  # the other device comes first, as it measures nothing
+            driver.on_catalog("cpu:0", [card("a"), card("b", digest)], [])
+            driver.on_offer("cpu:1", Offer("b", "v", "r", {1: (2_000_000,)}))
+            driver.on_catalog("cpu:1", [card("a"), card("b", digest)], [])
+        await driver.close()
+
+    with capture_logs() as log:
+        asyncio.run(main())
+    assert [(entry["event"], entry["target"], entry["model"]) for entry in log] == [
+        ("model added", "cpu:1", "b"),
+        ("model replaced", "cpu:1", "b"),
+    ]
+
+
 def test_of_a_replaced_model_only_the_new_variants_are_offered() -> None:
     async def main() -> None:
         driver = Driver()
