@@ -116,6 +116,7 @@ class SchedulerProcess:
         looping.start()
         self._wait(self._open(self._files.usable(), links, door_socket))
         threading.Thread(target=self._files.keep, name="last good", daemon=True).start()
+        self._live.watch(self._driver, self._loop)
         watched = self._loop, looping.ident, self._driver, self._end_for_policy
         threading.Thread(target=pulse.watch, args=watched, name="pulse", daemon=True).start()
         gc.collect()
@@ -147,7 +148,7 @@ class SchedulerProcess:
         """
         self._wait(self._take_files(self._files.read(self._tls)))
         self._files.keep()
-        self._live.read_again(self._driver, self._loop)
+        self._live.read_again()
 
     @ray.method(max_task_retries=0)
     def drain(self, seconds: float) -> int:

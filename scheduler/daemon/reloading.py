@@ -166,7 +166,7 @@ class LiveConfig:
         self._last_config = None if file is None else LastConfig(file, over, config.state_dir)
         self._note(begun)
         self._policy_files = begun.files or files_of(policy.name, policy.options)
-        self._reading, self._is_stale = threading.Lock(), False
+        self._is_stale = threading.Event()
         self._reading_since_s: float | None = None
 
     def first_policy(self) -> tuple[Policy | None, str | None]:
@@ -192,33 +192,37 @@ class LiveConfig:
             return []
         return [f"{self._file}: its policy has been loading for {took_s:.0f} s"]
 
-    def read_again(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
-        """Reads the file in a thread, since a policy's imports may take seconds, and applies it.
+    def watch(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts the thread that reads the file, since a policy's imports may take seconds.
+
+        It is started before it is needed, because then the box may be at its limit of threads.
 
         Args:
             driver: Takes the policy.
             loop: The driver's loop.
         """
-        self._is_stale = True
         reading = threading.Thread(target=self._read, args=(driver, loop), name="laxity-reload")
         reading.daemon = True
         reading.start()
 
+    def read_again(self) -> None:
+        """Has the file read again and applied, in the background."""
+        self._is_stale.set()
+
     def _read(self, driver: Driver, loop: asyncio.AbstractEventLoop) -> None:
-        """Reads the file; if another thread is already reading it, that thread reads it again."""
-        while self._is_stale and self._reading.acquire(blocking=False):
-            self._is_stale = False
+        while True:
+            self._is_stale.wait()
+            self._is_stale.clear()
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self.config, self._file, self._over)
                 self._note(read)
                 asyncio.run_coroutine_threadsafe(self._take(read, driver), loop).result()
-            except Exception as error:  # whatever it is: later changes must still be read
+            except BaseException as error:  # whatever it is: later changes must still be read
                 log.exception("configuration not applied", file=str(self._file))
                 self.not_taken = [f"{self._file}: {error!r}"]
             finally:
                 self._reading_since_s = None
-                self._reading.release()
 
     def _note(self, read: Reloaded) -> None:
         """Keeps what can be used for schedulers and lives to come."""

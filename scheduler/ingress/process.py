@@ -41,6 +41,9 @@ from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
 
+_AGAIN_S = 3.0
+"""After how long tokens and certificates are read again that no thread could be found for."""
+
 Kind = Literal["http", "grpc"]
 
 
@@ -178,6 +181,10 @@ async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
             door.reload(access, tls)
         except (ConfigError, OSError) as error:
             log.error("tokens and certificates not applied", error=str(error))
+        except Exception as error:  # such as no thread: a token that was revoked must not stay
+            log.error("tokens and certificates not applied yet", error=repr(error))
+            await asyncio.sleep(_AGAIN_S)
+            asked.set()
 
 
 def _read(config: Config) -> tuple[Access, TlsConfig | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from scheduler.config.box import Config, load_config
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError
 from scheduler.daemon import reloading
-from scheduler.daemon.reloading import Reloaded, first_policy, reloaded
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.reloading import LiveConfig, Reloaded, first_policy, reloaded
 
 
 def begun(name: str) -> Reloaded:
@@ -179,3 +182,28 @@ def test_with_a_mistake_in_the_tokens_the_next_scheduler_goes_on_with_the_last_o
         check=True,
     )
     assert [line for line in lives.stdout.splitlines() if line[0] != "{"] == ["1", "1 owner", "[]"]
+
+
+def test_a_file_that_is_saved_while_no_thread_can_be_started_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        file = tmp_path / "edge.yaml"
+        file.write_text(f"policy: goodput\nstate_dir: {tmp_path}\n")
+        live = LiveConfig(load_config(file), file, {}, tmp_path)
+        driver = Driver()
+        live.watch(driver, asyncio.get_running_loop())
+        monkeypatch.setattr(threading.Thread, "start", no_more)
+        for text in ("edf", "nonsense", "fcfs"):
+            file.write_text(f"policy: {text}\nstate_dir: {tmp_path}\n")
+            live.read_again()
+            while not (driver.policy[0] == text or live.not_taken):
+                await asyncio.sleep(0.01)
+            assert bool(live.not_taken) == (text == "nonsense")
+            live.not_taken = []
+        await driver.close()
+
+    asyncio.run(asyncio.wait_for(run(), 30))

@@ -242,6 +242,36 @@ def test_a_door_reads_its_files_beside_its_event_loop(
     assert threading.main_thread() not in readers
 
 
+def test_what_no_thread_could_be_started_for_is_read_later(
+    box: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = iter([True, True, False])
+    to_thread = asyncio.to_thread
+
+    async def sometimes(work: Any, *given: Any) -> Any:
+        if next(failing):
+            raise RuntimeError("can't start new thread")
+        return await to_thread(work, *given)
+
+    class Door:
+        reloaded = asyncio.Event()
+
+        def reload(self, access: Access, tls: TlsConfig | None) -> None:
+            self.reloaded.set()
+
+    async def run() -> None:
+        door, asked = Door(), asyncio.Event()
+        reloading = asyncio.create_task(process._reload(cast(Any, door), box, asked))
+        asked.set()
+        await door.reloaded.wait()
+        reloading.cancel()
+
+    monkeypatch.setattr(process, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(asyncio, "to_thread", sometimes)
+    asyncio.run(asyncio.wait_for(run(), 20))
+    assert not list(failing)
+
+
 def test_a_long_file_is_parsed_once_for_all_who_look_at_it(box: Config) -> None:
     assert box.tenants_file is not None
     assert read_tenants(box.tenants_file) is read_tenants(box.tenants_file)
