@@ -33,6 +33,11 @@ PATIENCE_S = 3.0
 """Timeout of each box, as when one joins."""
 
 _AWAY = "start the box there, correct the address, or let this one through; it starts without it"
+_CORRECT = "correct it under neighbours.join"
+_FILES = (
+    "the agent goes by LAXITY_CA, LAXITY_CERT and LAXITY_KEY in its own environment; set them here "
+    "as well to see what it sees"
+)
 
 
 def check_neighbours(around: Surroundings) -> Iterator[Finding]:
@@ -72,10 +77,12 @@ async def _call(address: Address, token: str | None, config: Config) -> Finding 
         remedy = "the token needs the scope peer there, and the box a section neighbours"
         return _refused(address, f"lets no box in with this token: {error}", remedy)
     except ProtocolError as error:
-        return _refused(address, f"can't be spoken to: {error}", "upgrade the older one of both")
+        remedy = "upgrade the older one of both" if "version" in str(error) else _CORRECT
+        return _refused(address, f"can't be spoken to: {error}", remedy)
     except TlsFailure as error:
-        remedy = "LAXITY_CA, LAXITY_CERT and LAXITY_KEY are those of the agent's environment"
-        return _refused(address, f"can't be spoken to: {error}", f"{remedy}; set them here as well")
+        told = str(error)
+        remedy = _FILES if "LAXITY_" in told else "" if "certificate" in told else _CORRECT
+        return _refused(address, f"can't be spoken to: {told}", remedy)
     except (LaxityError, OSError, asyncio.TimeoutError) as error:
         if _is_own(address, config):
             return None

@@ -94,4 +94,5 @@ class TakenFiles:
 
     def _take_not(self, what: str, error: ConfigError) -> None:
         log.error(f"{what} not applied", error=str(error))
-        self.not_taken.append(str(error))
+        if str(error) not in self.not_taken:  # the box's own token may be that for other boxes too
+            self.not_taken.append(str(error))

@@ -164,7 +164,28 @@ def test_a_box_with_tls_is_spoken_to_as_its_address_says(tmp_path, monkeypatch):
         (unknown,) = found(tmp_path, address)
     assert plain.level == unknown.level == "error"
     assert "its address begins with tls://" in plain.message
+    assert plain.remedy == "correct it under neighbours.join"
     assert "LAXITY_CA" in unknown.message
+    assert "environment" in unknown.remedy
+
+
+def test_a_door_for_other_protocols_is_told_from_a_box_of_another_version(tmp_path):
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    class HttpDoor(OtherBox):
+        async def start(self) -> None:
+            self.server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            self.address = f"tcp://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+
+        async def stop(self) -> None:
+            self.server.close()
+
+    with up(HttpDoor()) as address:
+        (wrong,) = found(tmp_path, address)
+    assert "does not speak laxity's native protocol" in wrong.message
+    assert wrong.remedy == "correct it under neighbours.join"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from scheduler.ingress import process, secret_files
 from scheduler.ingress.certificates import server_context
 from scheduler.ingress.process import _usable
 from scheduler.ingress.secret_files import LastGood
+from scheduler.ingress.taken_files import TakenFiles
 from scheduler.tenants import Access, hash_of, load_access, new_token, read_tenants, read_token
 
 TOKEN, CAMERA = new_token(), new_token()
@@ -277,3 +278,15 @@ def test_a_long_file_is_parsed_once_for_all_who_look_at_it(box: Config) -> None:
     assert read_tenants(box.tenants_file) is read_tenants(box.tenants_file)
     write(box.tenants_file, f'tenants: [{{name: other, tokens: ["{hash_of(CAMERA)}"]}}]')
     assert lets_in(box, CAMERA) == "other"
+
+
+def test_a_file_with_two_uses_is_told_of_once(box: Config) -> None:
+    assert box.neighbours is not None
+    assert box.token_file is not None
+    same = box.neighbours.model_copy(update={"token_file": None})
+    files = TakenFiles(
+        box.model_copy(update={"neighbours": same, "state_dir": Path("/none")}), True
+    )
+    box.token_file.chmod(0o644)
+    files.read(None)
+    assert len([told for told in files.not_taken if "chmod 600" in told]) == 1
