@@ -51,13 +51,30 @@ class LastConfig:
             os.environ[_PLACE] = str(self._copy.parent)
 
     def keep(self) -> None:
-        """Copies the file, unless it has a mistake."""
-        with suppress(OSError, ConfigError, UnicodeDecodeError):
+        """Copies the file, unless it has a mistake.
+
+        Where the copy can't be written, as on a full disk, there is none afterwards: an old one is
+        not what was last in use.
+        """
+        try:
             text = self._file.read_text(encoding="utf-8")
             load_config(self._file, self._over, text)
-            if text.strip():  # otherwise perhaps half-written
+        except (OSError, ConfigError, UnicodeDecodeError):
+            return
+        if not text.strip():  # perhaps half-written
+            return
+        try:
+            if self._kept() != text:
                 replace_file(self._copy, text, mode=0o600)
-                self._refused.unlink(missing_ok=True)
+            self._refused.unlink(missing_ok=True)
+        except OSError:
+            self.forget()
+
+    def _kept(self) -> str | None:
+        try:
+            return self._copy.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
 
     def refuse(self) -> None:
         """Notes that what is in the file now is known to have a mistake."""
@@ -66,8 +83,9 @@ class LastConfig:
 
     def forget(self) -> None:
         """Removes the copy."""
-        for path in (self._copy, self._refused):
-            path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in (self._copy, self._refused):
+                path.unlink(missing_ok=True)
 
 
 def load_again(

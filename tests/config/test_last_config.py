@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from scheduler.config import last_config
 from scheduler.config.box import Config
 from scheduler.config.last_config import LastConfig, load_again
 from scheduler.config.problems import ConfigError, Problem
@@ -123,6 +125,20 @@ def test_whoever_has_changed_the_file_since_is_told_of_the_mistake(
         load_again(file)
 
 
+def test_a_mistake_that_was_mended_before_the_end_is_told_if_it_is_made_again(
+    file: Path, tmp_path: Path
+) -> None:
+    good, last = file.read_text(), serving(file, tmp_path)
+    file.write_text("site: [")
+    last.refuse()
+    file.write_text(good)
+    last.keep()
+    killed()
+    file.write_text("site: [")
+    with pytest.raises(ConfigError):
+        load_again(file)
+
+
 def test_a_mistake_that_was_mended_since_is_one_no_more(file: Path, tmp_path: Path) -> None:
     last = serving(file, tmp_path)
     last.refuse()  # as for a policy whose own file had a mistake
@@ -171,6 +187,28 @@ def test_a_box_that_starts_without_a_mistake_forgets_what_an_earlier_one_left(
     killed()
     LastConfig(file, {}, tmp_path).begin()
     assert not list(tmp_path.glob("last_config*"))
+
+
+def test_a_copy_that_can_not_be_renewed_counts_no_more(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    last = serving(file, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(last_config, "replace_file", full)
+        last.keep()
+        assert load_again(file)[0].site == "one", "it is the same as before"
+        file.write_text("site: two\n")
+        last.keep()
+    file.write_text("site: [")
+    last.refuse()
+    for next_life in (True, False):
+        with pytest.raises(ConfigError):
+            load_again(file)
+        if next_life:
+            killed()
 
 
 def test_the_copy_is_for_this_user_alone_and_goes_in_the_end(file: Path, tmp_path: Path) -> None:
