@@ -275,6 +275,12 @@ def _members(
         yield Text(alone, style="bold yellow")
     for each in neighbours.get("not_joined", ()):
         yield Text(f"Not joined: {each['address']}: {each['reason']}", style="yellow")
+    if silent := neighbours.get("not_reached_by"):
+        told = (
+            f"Not reached by {', '.join(silent)} at {neighbours['address']}, so sent nothing: "
+            "correct neighbours.advertise, the certificate (tls.cert), or what keeps them out"
+        )
+        yield Text(told, style="yellow")
     if not neighbours["members"]:
         return
     known = {target["id"]: target for target in targets}

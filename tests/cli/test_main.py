@@ -502,6 +502,8 @@ class TestStatus:
             "box": "box-a",
             "alone": True,
             "not_joined": [{"address": "tcp://10.0.0.9:8702", "reason": "another site"}],
+            "address": "tcp://10.0.0.7:8702",
+            "not_reached_by": ["box-c", "box-d"],
             "members": [
                 {**member, "heard_s": 3.2, "version": "0.0.9"},
                 {**member, "name": "box-c", "heard_s": 3.2, "version": None},
@@ -516,6 +518,7 @@ class TestStatus:
         assert re.search(r"box-b +14.2 ms", out), "a box has no breaker, but a way"
         assert "this one serves its own callers alone" in out
         assert "Not joined: tcp://10.0.0.9:8702: another site" in out
+        assert "Not reached by box-c, box-d at tcp://10.0.0.7:8702, so sent nothing: " in out
         silent = r"box-b +suspected: silent, is sent nothing +3 s ago +12 +3\b"
         assert re.search(silent, out)
         assert "box-b at tcp://10.0.0.8:8702, laxity 0.0.9\n" in out

@@ -227,6 +227,7 @@ class Box:
         self.joins_itself = False
         self.token, self.site, self.body_bytes = token, site, body_bytes
         self.version = "1.2.3"
+        self.advertise: Address | None = None
         self.cable = Cable()
         # Monotonic clocks of two machines never agree.
         offset_ns = random.Random(name).randrange(10**15)
@@ -255,7 +256,7 @@ class Box:
             self.join_at([self])
         door = Address("tcp", host="127.0.0.1", port=self.outside)
         options = SiteOptions(
-            self.site, self.name, tuple(self.join), None, door, self.token, self.version
+            self.site, self.name, tuple(self.join), self.advertise, door, self.token, self.version
         )
         is_loaded = self.door.admission.is_loaded
         self.neighbours = self.door.neighbours = Neighbours(self.driver, options, is_loaded)

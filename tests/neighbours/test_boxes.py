@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.address import Address
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.neighbours import members, pings
 from scheduler.daemon.neighbours.neighbours import Neighbours
@@ -748,6 +749,24 @@ async def test_a_stranger_is_not_let_in_and_says_why_once(
         (told,) = b.neighbours.describe()["not_joined"]
         assert why in told["reason"]
         assert capsys.readouterr().out.count("another box can't be joined") == 1
+        await b.stop()
+
+
+@virtually
+async def test_a_box_that_no_other_reaches_is_told_so(capsys: pytest.CaptureFixture[str]):
+    async with site(Box("a")) as (a,):
+        b = Box("b")
+        b.join_at([a])
+        b.advertise = Address("tcp", host="127.0.0.1", port=1)
+        await b.start()
+        await until(lambda: b.states() == {"a": "up"})
+        assert b.neighbours.describe()["not_reached_by"] == []
+        await asyncio.sleep(12)
+        assert b.neighbours.describe()["not_reached_by"] == ["a"]
+        assert b.neighbours.describe()["address"] == "tcp://127.0.0.1:1"
+        assert a.neighbours.describe()["not_reached_by"] == []
+        await asyncio.sleep(5)
+        assert capsys.readouterr().out.count("another box does not reach this one") == 1
         await b.stop()
 
 

@@ -79,6 +79,10 @@ class Guests:
         visit = self._visits.get(guest)
         return None if visit is None else visit.box
 
+    def boxes(self) -> set[str]:
+        """The boxes that are connected to this one."""
+        return {visit.box for visit in self._visits.values()}
+
     def check_room(self) -> None:
         """Checks that there is room for one more request from another box.
 

@@ -18,7 +18,12 @@ from scheduler.client.connection import Connection
 from scheduler.daemon.asyncio_tasks import end_tasks, start_task
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.guests import Guest, Guests
-from scheduler.daemon.neighbours.members import SUSPECT_NS, Identity, Members
+from scheduler.daemon.neighbours.members import (
+    GONE_NS,
+    SUSPECT_NS,
+    Identity,
+    Members,
+)
 from scheduler.daemon.neighbours.peer_link import (
     CONNECT_S,
     FIRST_RETRY_NS,
@@ -100,6 +105,9 @@ class Neighbours:
         self._alone = False
         self._namesakes: set[str] = set()
         self._not_joined: dict[Address, str] = {}
+        self._introduced_at: str | None = None
+        self._silent_ns: dict[str, int] = {}
+        self._not_reached_by: list[str] = []
         self._states: dict[str, str] = {}
 
     def start(self) -> None:
@@ -176,6 +184,7 @@ class Neighbours:
     def introduction(self, connection: Connection) -> wire.Header:
         """The message in which this box introduces itself."""
         who = self._who_is_here(connection.local_host)
+        self._introduced_at = who["address"]
         return {"t": "peer", "id": FIRST_ID, "site": self._options.site, **who}
 
     def _who_is_here(self, seen_host: str | None) -> dict[str, Any]:
@@ -328,6 +337,7 @@ class Neighbours:
             if self._states.get(box) != state:
                 (log.warning if state == "gone" else log.info)(_NEWS[state], box=box, state=state)
         self._states = {**states}
+        self._note_silent({box for box, state in states.items() if state == "up"}, now_ns)
         alone = self._is_alone(now_ns)
         if alone != self._alone:
             self._alone = alone
@@ -337,6 +347,17 @@ class Neighbours:
                 else "other boxes are reachable again"
             )
             (log.warning if alone else log.info)(word, members=len(self._members))
+
+    def _note_silent(self, up: set[str], now_ns: int) -> None:
+        """Notes which boxes don't call this one although it reaches them."""
+        silent = up - self._guests.boxes()
+        self._silent_ns = {box: self._silent_ns.get(box, now_ns) for box in silent}
+        since, before = self._silent_ns.items(), self._not_reached_by
+        self._not_reached_by = sorted(box for box, at_ns in since if now_ns - at_ns > GONE_NS)
+        for box in self._not_reached_by:
+            if box not in before:
+                told = "another box does not reach this one"
+                log.warning(told, box=box, address=self._introduced_at)
 
     def _is_alone(self, now_ns: int) -> bool:
         expected = len(self._members) or self._options.join
@@ -354,6 +375,8 @@ class Neighbours:
                 {"address": str(address), "reason": why}
                 for address, why in self._not_joined.items()
             ],
+            "address": self._introduced_at,
+            "not_reached_by": self._not_reached_by,
             "members": self._members.describe(now_ns),
         }
 
