@@ -307,6 +307,8 @@ def _members(
         line = Text(f"{member['name']} at {member['address']}", "dim")
         if version := member.get("version"):
             line.append(f", laxity {version}", "" if version == own_version else "yellow")
+        elif "version" in member and member["state"] == "up":  # before boxes said theirs
+            line.append(", an older laxity", "yellow")
         yield line
 
 

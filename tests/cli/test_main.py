@@ -508,6 +508,7 @@ class TestStatus:
                 {**member, "heard_s": 3.2, "version": "0.0.9"},
                 {**member, "name": "box-c", "heard_s": 3.2, "version": None},
                 {**member, "name": "box-d", "heard_s": 3.2},
+                {**member, "name": "box-e", "heard_s": 0.2, "state": "up", "version": None},
             ],
         }
         told = {**STATUS, "targets": [eu, peer], "neighbours": neighbours}
@@ -523,6 +524,7 @@ class TestStatus:
         assert re.search(silent, out)
         assert "box-b at tcp://10.0.0.8:8702, laxity 0.0.9\n" in out
         assert "box-c at tcp://10.0.0.8:8702\nbox-d at tcp://10.0.0.8:8702\n" in out
+        assert "box-e at tcp://10.0.0.8:8702, an older laxity\n" in out
 
     def test_what_the_cache_did(self, box, laxity, monkeypatch):
         link = {"url": "redis://r:1/0", "open": True, "problem": "", "p95_ms": 0.3}
