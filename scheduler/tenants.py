@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from codecs import BOM_UTF8
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -30,6 +31,8 @@ _HASH_WANTED = (
     f"{HASH_PREFIX} and 64 hex digits, as `laxity token` prints it; a token itself does not belong "
     "into this file"
 )
+
+_COMMENTED = "has a comment (#), which would be a token; a file of tokens holds nothing else"
 
 _NOBODY = (
     "has neither tokens nor certificates, as where a file is half-written; tokens: [] shuts a "
@@ -341,7 +344,13 @@ def _token_lines(path: Path) -> list[str]:
 def _hashed(token: str) -> str:
     if len(token) < SHORTEST_TOKEN:
         raise ValueError(f"holds {len(token)} characters; a token has {SHORTEST_TOKEN} or more")
+    if _has_comment(token):
+        raise ValueError(_COMMENTED)
     return hash_of(token)
+
+
+def _has_comment(line: str) -> bool:
+    return line.startswith("#") or " #" in line
 
 
 def read_token(path: Path) -> str:
@@ -354,6 +363,8 @@ def read_token(path: Path) -> str:
     if text.startswith(HASH_PREFIX) or not SHORTEST_TOKEN <= len(text) <= LONGEST_TOKEN:
         message = "holds a hash or no token; what is shown to other boxes is the token itself"
         raise ConfigError(str(path), [Problem("token_file", message)])
+    if _has_comment(text):
+        raise ConfigError(str(path), [Problem("token_file", _COMMENTED)])
     return text
 
 
@@ -370,9 +381,14 @@ def read_secret(path: Path, key: str) -> str:
     try:
         others = path.stat().st_mode & 0o077
         text = path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise ConfigError(str(path), [Problem(key, f"can't be read: {told}")]) from None
+    except OSError as error:
+        raise ConfigError(str(path), [Problem(key, f"can't be read: {error.strerror}")]) from None
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        told = f"should be ASCII, but byte {error.start + 1} is {byte:#04x}"
+        if error.object.startswith(BOM_UTF8):
+            told = "begins with a byte order mark; save it without one"
+        raise ConfigError(str(path), [Problem(key, told)]) from None
     if others:
         message = f"others than its owner may access it; run: chmod 600 {path}"
         raise ConfigError(str(path), [Problem(key, message)])

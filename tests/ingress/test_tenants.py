@@ -154,6 +154,25 @@ def test_each_line_of_a_token_file_is_accepted_and_the_first_is_shown_to_others(
         read_token(secret(path, f"{hash_of(old)}\n{new}"))
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"# the token of line 3\n{TOKEN}\n", "line 1 has a comment"),
+        (f"{TOKEN} # of line 3\n", "has a comment"),
+        (f"\ufeff{TOKEN}\n", "begins with a byte order mark"),
+        (f"{TOKEN}\u00e9\n", "should be ASCII, but byte .* is 0xc3"),
+    ],
+)
+def test_a_token_file_holds_nothing_but_tokens(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "token"
+    path.touch(0o600)
+    path.write_bytes(text.encode())
+    with pytest.raises(ConfigError, match=told):
+        load_access(path, None)
+    with pytest.raises(ConfigError, match=told.removeprefix("line 1 ")):
+        read_token(path)
+
+
 def test_a_rate_is_kept_with_a_burst_and_says_when_to_come_back() -> None:
     quotas, tenant = Quotas(Limits()), Tenant(name="a", rate_per_s=10, burst=3)
     for _ in range(3):
