@@ -41,9 +41,6 @@ from scheduler.tenants import Access, load_access
 
 log = structlog.get_logger()
 
-_AGAIN_S = 3.0
-"""After how long tokens and certificates are read again that no thread could be found for."""
-
 Kind = Literal["http", "grpc"]
 
 
@@ -176,15 +173,14 @@ async def _reload(door: Door, config: Config, asked: asyncio.Event) -> None:
         await asked.wait()
         asked.clear()
         try:
-            # In another thread: a long file takes a while.
-            access, tls = await asyncio.to_thread(_read, config)
+            try:
+                # In another thread: a long file takes a while.
+                access, tls = await asyncio.to_thread(_read, config)
+            except RuntimeError:  # none can be started, and a revoked token must not stay
+                access, tls = _read(config)
             door.reload(access, tls)
         except (ConfigError, OSError) as error:
             log.error("tokens and certificates not applied", error=str(error))
-        except Exception as error:  # such as no thread: a token that was revoked must not stay
-            log.error("tokens and certificates not applied yet", error=repr(error))
-            await asyncio.sleep(_AGAIN_S)
-            asked.set()
 
 
 def _read(config: Config) -> tuple[Access, TlsConfig | None]:

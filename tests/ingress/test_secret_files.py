@@ -243,34 +243,30 @@ def test_a_door_reads_its_files_beside_its_event_loop(
     assert threading.main_thread() not in readers
 
 
-def test_what_no_thread_could_be_started_for_is_read_later(
+def test_without_a_thread_for_it_a_door_reads_them_all_the_same(
     box: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failing = iter([True, True, False])
-    to_thread = asyncio.to_thread
-
-    async def sometimes(work: Any, *given: Any) -> Any:
-        if next(failing):
-            raise RuntimeError("can't start new thread")
-        return await to_thread(work, *given)
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
     class Door:
-        reloaded = asyncio.Event()
+        reloaded = 0
 
         def reload(self, access: Access, tls: TlsConfig | None) -> None:
-            self.reloaded.set()
+            self.reloaded += 1
 
     async def run() -> None:
         door, asked = Door(), asyncio.Event()
         reloading = asyncio.create_task(process._reload(cast(Any, door), box, asked))
-        asked.set()
-        await door.reloaded.wait()
+        with monkeypatch.context() as limited:
+            limited.setattr(threading.Thread, "start", no_more)
+            for count in (1, 2):
+                asked.set()
+                while door.reloaded < count:
+                    await asyncio.sleep(0)
         reloading.cancel()
 
-    monkeypatch.setattr(process, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(asyncio, "to_thread", sometimes)
     asyncio.run(asyncio.wait_for(run(), 20))
-    assert not list(failing)
 
 
 def test_a_long_file_is_parsed_once_for_all_who_look_at_it(box: Config) -> None:
