@@ -135,7 +135,8 @@ class Outlook:
                 bids = [replace(bid, quantile=quantile) for bid in bids]
             self._bids[kind] = bids
             if kind.failed_at is not None:
-                self._failed[kind] = None
+                queues = self.view.queues
+                self._failed = {each: None for each in [*self._failed, kind] if each in queues}
             if kind not in self.view.queues and any(b.target.spec.transfer_ns[1] for b in bids):
                 self._unsized.append(kind)
         return bids
@@ -208,10 +209,9 @@ class Outlook:
     def second_tries(self) -> Iterator[Wake]:
         """Until when requests that a remote target failed wait for others, as in `waiting`."""
         queues, now_ns = self.view.queues, self.view.now_ns
-        for kind in list(self._failed):
+        for kind in self._failed:
             queue = queues.get(kind)
             if queue is None:
-                del self._failed[kind]
                 continue
             for failed in [bid for bid in self.bids(kind) if bid.target_id == kind.failed_at]:
                 if others := self._others(queue, failed):

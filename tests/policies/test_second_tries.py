@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import pytest
 
 from policies import POLICIES
+from policies.parts.outlook import Outlook
 from replay.laws import Watch
 from scheduler.core.commands import Command, Dispatch, WakeAt
 from scheduler.core.events import BatchDone, BatchFailed, TargetUp, Woken
@@ -50,7 +52,6 @@ class Box:
                 event = BatchDone(run.id) if done else BatchFailed(run.id, "500", started=True)
                 self.watch.handle(event, now_ms * MS)
             self.watch.handle(Woken(), now_ms * MS)
-        self.watch.close()
 
 
 @each_policy
@@ -59,6 +60,7 @@ def test_what_the_cloud_failed_is_done_by_the_device_if_that_is_in_time(policy):
     for number in range(1, 5):
         box.submit(number, 200 + number)
     box.play()
+    box.watch.close()
     for number in range(1, 5):
         assert box.watch.finished[number].outcome is Outcome.COMPLETED
         assert box.places_of(number) in (["cpu:0"], ["cloud", "cpu:0"])
@@ -69,6 +71,7 @@ def test_what_only_the_cloud_has_is_tried_there_again(policy):
     box = Box(policy, target("cpu:0", offer("other"), slots=1), CLOUD)
     box.submit(1, 200)
     box.play()
+    box.watch.close()
     assert box.places_of(1) == ["cloud", "cloud"]
     assert box.watch.finished[1].outcome is Outcome.FAILED
 
@@ -78,6 +81,7 @@ def test_what_the_device_would_finish_late_is_tried_in_the_cloud_again(policy):
     box = Box(policy, DEVICE, CLOUD)
     box.submit(1, 15)
     box.play()
+    box.watch.close()
     assert box.places_of(1) == ["cloud", "cloud"]
 
 
@@ -86,6 +90,7 @@ def test_the_other_of_two_clouds_gets_what_the_first_failed():
     box = Box("spill", DEVICE, cloud, replace(cloud, id="other", cost_per_request=0.2))
     box.submit(1, 15)
     box.play()
+    box.watch.close()
     assert box.places_of(1) == ["cloud", "other"]
 
 
@@ -102,3 +107,15 @@ def test_what_waits_for_a_device_that_hangs_goes_to_the_cloud_after_all(policy):
     assert box.places_of(2) == ["cloud", "cloud"]
     assert box.watch.scheduler.now_ns <= 57 * MS
     box.watch.close()
+
+
+@pytest.mark.parametrize("policy", ["goodput", "spill", "cheapest"])
+def test_what_was_failed_once_is_not_remembered_for_ever(policy):
+    box = Box(policy, target("cpu:0", offer("other"), slots=1), CLOUD)
+    for number in range(1, 30):
+        box.submit(number, number * 20, at_ms=number * 20 - 18)
+        box.play(number * 20)
+    box.watch.close()
+    found = [x for x in gc.get_objects() if isinstance(x, Outlook) and x.__dict__.get("_failed")]
+    assert all(len(outlook._failed) < 5 for outlook in found)
+    assert found
