@@ -21,7 +21,8 @@ from cryptography.x509 import (
 
 from scheduler import wire
 from scheduler.address import Address
-from scheduler.client.connection import Connection, connect
+from scheduler.client.asking import ask
+from scheduler.client.connection import Connection
 from scheduler.client.tls import TlsFailure
 from scheduler.config.box import Config
 from scheduler.config.problems import ConfigError
@@ -108,27 +109,15 @@ def _refused(address: Address, told: str, remedy: str) -> Finding:
 
 async def _asked(address: Address, token: str | None) -> tuple[float, str]:
     """The round trip of a box's ping there, and the site; it tells nobody that a box has called."""
-    answer: asyncio.Future[wire.Header] = asyncio.get_running_loop().create_future()
+    asked: list[tuple[float, str]] = []
 
-    def on_frame(_: Connection, header: wire.Header, _body: wire.Body | None) -> None:
-        if header.get("id") == 1 and not answer.done():
-            answer.set_result(header)
+    def ping(connection: Connection) -> wire.Header:
+        asked.append((time.perf_counter(), connection.site))
+        return {"t": "ping"}
 
-    def on_lost(_: Connection, error: Exception) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    connection = await connect(address, token, on_frame, on_lost)
-    try:
-        began_s = time.perf_counter()
-        connection.send(wire.encode({"t": "ping", "id": 1}))
-        header = await answer
-        took_ms = (time.perf_counter() - began_s) * 1e3
-    finally:
-        connection.fail(ConnectionAbortedError())  # nothing is left to be sent
-    if header["t"] == "error":
-        raise Forbidden(str(header.get("message")))
-    return took_ms, connection.site
+    await ask(address, token, ping)
+    ((began_s, site),) = asked
+    return (time.perf_counter() - began_s) * 1e3, site
 
 
 def _is_own(address: Address, config: Config) -> bool:

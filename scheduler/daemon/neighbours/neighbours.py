@@ -18,12 +18,7 @@ from scheduler.client.connection import Connection
 from scheduler.daemon.asyncio_tasks import end_tasks, start_task
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.guests import Guest, Guests
-from scheduler.daemon.neighbours.members import (
-    GONE_NS,
-    SUSPECT_NS,
-    Identity,
-    Members,
-)
+from scheduler.daemon.neighbours.members import GONE_NS, SUSPECT_NS, Identity, Members
 from scheduler.daemon.neighbours.peer_link import (
     CONNECT_S,
     FIRST_RETRY_NS,
@@ -157,10 +152,10 @@ class Neighbours:
         self._guests.gone(guest)
 
     def _welcome(self, header: wire.Header, guest: Guest) -> Any:
-        who, site = _who(header), header.get("site")
-        if who is None or not isinstance(site, str):
+        said, site = _said(header), header.get("site")
+        if said is None or not isinstance(site, str):
             raise InvalidInput("a peer message needs site, box, incarnation, address and members")
-        box, incarnation, address, members = who
+        box, incarnation, address, members = said
         if site != self._options.site:
             raise Forbidden(
                 f"the box here belongs to the site {self._options.site!r}, not {site!r}"
@@ -237,10 +232,10 @@ class Neighbours:
 
     def _answered(self, value: Any, asked: Address | None) -> str:
         """Records the box that answered and the members it knows; returns its name."""
-        who = _who(value)
-        if who is None:
+        said = _said(value)
+        if said is None:
             raise ProtocolError(f"not an answer of a box: {value!r:.100}")
-        box, incarnation, address, members = who
+        box, incarnation, address, members = said
         if box == self._options.box:
             if incarnation != self._incarnation:
                 raise ProtocolError(f"two boxes are called {box!r}; give one of them another name")
@@ -381,9 +376,9 @@ class Neighbours:
         }
 
 
-def _who(said: Any) -> tuple[str, int, str | None, list[Any]] | None:
+def _said(value: Any) -> tuple[str, int, str | None, list[Any]] | None:
     """What a box says about itself, as in `_who_is_here`; None if that is malformed."""
-    match said:
+    match value:
         case {
             "box": str(box),
             "incarnation": int(incarnation),
