@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -54,6 +55,11 @@ def status_view(status: Answer, rates: Answer | None = None) -> RenderableType:
     parts: list[RenderableType] = [headline(status)]
     if listening := status.get("listening"):
         parts.append(Text(f"at {', '.join(listening)}", "dim"))
+    if (runs := status.get("version")) and runs != (own := metadata.version("laxity")):
+        told = (
+            f"It runs laxity {runs}, and this command is {own}: after an upgrade, restart the box"
+        )
+        parts.append(Text(told, "yellow"))
     if failed := status.get("policy_problem"):
         told = (
             "The configured policy has failed, and is tried again when the configuration is saved"

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from importlib import metadata
 from io import StringIO
 from typing import Any
 
@@ -371,6 +372,14 @@ class TestStatus:
         assert "is tried again when the configuration is saved: mine.py: OSError: [/b] disk" in told
         (not_taken_over,) = problems["not_taken_over"]
         assert f"Changed but not applied: {not_taken_over}" in out
+
+    @pytest.mark.parametrize("version", ["0.0.9", metadata.version("laxity"), None])
+    def test_a_box_that_has_yet_to_be_restarted_after_an_upgrade_is_named(self, version):
+        console = Console(file=StringIO(), width=100, color_system=None)
+        console.print(status_view({**STATUS, "version": version}))
+        assert isinstance(console.file, StringIO)
+        told = "It runs laxity 0.0.9, and this command is "
+        assert (told in console.file.getvalue()) == (version == "0.0.9")
 
     @pytest.mark.parametrize(
         ("days", "said"),
