@@ -12,7 +12,8 @@ Rule, in seven parts:
   size, the one that is worth most per device-second goes, unless it harms a request of a more
   important priority (`parts.worth`). The expected loss from requests that arrive while it runs is
   subtracted from its worth (`parts.meanwhile`); if nothing is left, the batch may wait
-  (`parts.patience`). Of several idle targets the fastest is filled first.
+  (`parts.patience`). Of several idle targets the fastest is filled first. What a remote target has
+  failed is left to free ones as long as one of them could be in time (`parts.outlook`).
 * Bunches (`parts.gathering`). Cameras that are triggered together send bunches of requests. If
   requests that arrive at empty queues are mostly followed by more at once, and not all were in time
   lately, they are held for up to a tenth of their batch's time.
