@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 PATIENCE_S = 2.0
@@ -58,7 +59,9 @@ async def _said(scheme: str, host: str, port: int) -> bool:
         writer.write(asking if over_http else _PREFACE)
         said = await reader.readexactly(len("HTTP/1.1 200") if over_http else 9)
     finally:
-        writer.close()
+        writer.transport.abort()
+        with suppress(OSError):
+            await writer.wait_closed()
     if over_http:  # a port for TLS says 400 to those who come without
         return said.startswith(b"HTTP/1.") and not said.endswith(b" 400")
     return said[3] == _SETTINGS and said[5:] == bytes(4)
