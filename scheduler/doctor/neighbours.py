@@ -109,15 +109,19 @@ def _refused(address: Address, told: str, remedy: str) -> Finding:
 
 async def _asked(address: Address, token: str | None) -> tuple[float, str]:
     """The round trip of a box's ping there, and the site; it tells nobody that a box has called."""
-    asked: list[tuple[float, str]] = []
+    asked: list[tuple[float, Connection]] = []
 
     def ping(connection: Connection) -> wire.Header:
-        asked.append((time.perf_counter(), connection.site))
+        asked.append((time.perf_counter(), connection))
         return {"t": "ping"}
 
-    await ask(address, token, ping)
-    ((began_s, site),) = asked
-    return (time.perf_counter() - began_s) * 1e3, site
+    try:
+        await ask(address, token, ping)
+        ((began_s, connection),) = asked
+        return (time.perf_counter() - began_s) * 1e3, connection.site
+    finally:
+        for _, connection in asked:  # an orderly end of TLS may outlast the loop
+            connection.fail(ConnectionAbortedError())
 
 
 def _is_own(address: Address, config: Config) -> bool:
