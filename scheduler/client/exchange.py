@@ -137,6 +137,7 @@ class Exchange:
         call = self._calls.pop(call_id, None)
         if call is not None:
             self._abandon(call)
+            call.buffers = []  # its future may lead back to it: a cycle would keep the tensors
         else:
             self._large.cancel(call_id)
 

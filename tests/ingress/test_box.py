@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from scheduler.ingress.oip import box as oip_box
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.tenants import ANYONE, Tenant
-from tests.fake_box import FakeBox
+from tests.fake_box import FakeBox, ignore
 from tests.waiting import PATIENCE_S
 
 
@@ -65,6 +66,30 @@ def test_a_deadline_that_is_over_at_once_is_said_as_a_caller_gave_it(
 
 def test_a_deadline_that_is_over_is_no_mistake_of_the_callers() -> None:
     assert 0 <= asyncio.run(told_ms(LEAST_MS, 0)) <= LEAST_MS
+
+
+def test_who_hangs_up_leaves_no_tensors(tmp_path: Path) -> None:
+    """Else clients that hang up again and again fill the memory beyond `doors.held_mb`."""
+
+    async def kept() -> weakref.ref[Any]:
+        box = Box(fake.url)
+        await box.ask("models")
+        x = np.zeros(1, np.float32)
+        call = box.call(
+            "digits", {"x": x}, 60_000, None, None, False, False, ANYONE, lambda _: None
+        )
+        box.start([call])
+        box.cancel(call.id)
+        box.close()
+        return weakref.ref(x)
+
+    with contextlib.closing(FakeBox(tmp_path / "s").start()) as fake:
+        fake.on_infer = ignore
+        gc.disable()
+        try:
+            assert asyncio.run(kept())() is None
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(
