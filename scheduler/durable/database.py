@@ -368,7 +368,8 @@ def _outcome_of(op: Op, database: Database) -> Any:
     try:
         return op(database)
     except LaxityError as error:
-        return error
+        # Its traceback leads to the frame with all answers, and so to the results among them.
+        return error.with_traceback(None)
 
 
 def _as_answer(error: Exception) -> LaxityError:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sqlite3
+import weakref
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler.core.outcomes import Outcome
 from scheduler.durable.database import FILE, Damaged, Database
 from scheduler.durable.records import Asked, Bounds, Content, Ended, NewTask
 from scheduler.durable.store import open_database
-from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
+from scheduler.errors import LaxityError, Overloaded, TaskConflict, TaskNotFound, Unavailable
 
 BIG = 10**9
 
@@ -107,6 +110,21 @@ def test_expired_results_leave_and_their_numbers_are_not_used_again(database: Da
     assert ids(database) == {"t3"}
     assert database.use() == (1, 16)
     assert add(database, task(1)) == [(found[2][0] + 1, True)]
+
+
+def test_a_look_up_that_finds_nothing_keeps_no_result_of_the_others(database: Database) -> None:
+    def fails(_: Database) -> None:
+        raise TaskNotFound("no such task")
+
+    gc.disable()
+    try:
+        found = database.look([lambda _: np.zeros(4), fails])
+        kept = weakref.ref(found[0])
+        assert isinstance(found[1], TaskNotFound)
+        del found
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_limits_of_the_box_and_of_a_tenant_hold(tmp_path: Path) -> None:
