@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -399,3 +401,25 @@ def test_a_variant_that_came_later_can_be_asked_for(
             await asyncio.sleep(0.01)  # what a door has just heard it does not ask again
 
     with_door(box, lambda door: asyncio.wait_for(work(door), PATIENCE_S))
+
+
+def test_an_answered_request_leaves_nothing_in_memory(
+    box: OneModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else bodies fill the memory until garbage is collected, by count and not by size."""
+    kept: list[weakref.ref[memoryview]] = []
+    read = EmbeddedDoor._read
+
+    async def noted(*args: Any) -> memoryview:
+        whole = await read(*args)
+        kept.append(weakref.ref(whole))
+        return whole
+
+    monkeypatch.setattr(EmbeddedDoor, "_read", noted)
+    gc.disable()
+    try:
+        for _ in range(2):  # the first one waits for the signature, in a task
+            assert ask(box, "POST", INFER, BODY).status == 200
+        assert [body() for body in kept] == [None, None]
+    finally:
+        gc.enable()

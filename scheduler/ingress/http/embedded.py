@@ -112,16 +112,18 @@ class EmbeddedDoor:
         return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
 
     async def _serve(self, request: Request) -> Response:
-        answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def flush() -> None:
-            if turn.response is not None and not answered.done():
-                answered.set_result(turn.response)
+        def flush() -> None:  # not of the turn, which refers to this: a cycle would keep the body
+            if not answered.done():
+                answered.set_result(None)
 
         turn = Turn(flush, request, self._door.held)
         try:
             self._door.serve(turn)
-            return await answered
+            await answered
+            assert turn.response is not None
+            return turn.response
         finally:
             turn.release()
             if turn.on_gone is not None:
