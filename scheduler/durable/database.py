@@ -301,16 +301,22 @@ class Database:
         row = self._sql.execute("SELECT header, body FROM outputs WHERE seq = ?", (seq,)).fetchone()
         return None if row is None else (msgpack.unpackb(row[0]), row[1])
 
-    def inputs(self, seqs: Iterable[int]) -> dict[int, tuple[Specs, bytes]]:
-        """The input tensors of waiting tasks, as specs and bytes, by task number."""
-        found = {}
+    def inputs(self, seqs: Iterable[int]) -> dict[int, tuple[Specs, bytes] | None]:
+        """The input tensors of waiting tasks, as specs and bytes, by task number.
+
+        Returns:
+            None for a task whose inputs are missing or damaged; nothing for one that has ended.
+        """
+        found: dict[int, tuple[Specs, bytes] | None] = {}
         for seq in seqs:
             row = self._sql.execute(
-                "SELECT specs, body FROM tasks JOIN inputs USING (seq) WHERE seq = ?", (seq,)
+                "SELECT specs, body FROM tasks LEFT JOIN inputs USING (seq)"
+                " WHERE seq = ? AND outcome IS NULL",
+                (seq,),
             ).fetchone()
-            specs = None if row is None else specs_from(row[0])
-            if specs is not None:
-                found[seq] = specs, row[1]
+            if row is not None:
+                specs = None if row[1] is None else specs_from(row[0])
+                found[seq] = None if specs is None else (specs, row[1])
         return found
 
     def waiting(self) -> list[KeptTask]:

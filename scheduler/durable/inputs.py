@@ -82,7 +82,7 @@ class Inputs:
             self.held_bytes -= task.bytes
 
     def _fetched(
-        self, tasks: Sequence[Waiting], found: dict[int, tuple[Specs, bytes]] | LaxityError
+        self, tasks: Sequence[Waiting], found: dict[int, tuple[Specs, bytes] | None] | LaxityError
     ) -> None:
         problem = str(found) if isinstance(found, LaxityError) else ""
         if problem not in ("", self._problem):  # once, not for each of the tasks that wait
@@ -96,7 +96,7 @@ class Inputs:
                 continue
             self.held_bytes -= task.bytes
             if task.where is Where.LANE:
-                if not problem:
+                if isinstance(found, dict) and task.seq in found:  # else it was just cancelled
                     why = "they are missing or damaged"
                     log.error("the inputs of a task can't be read", task=task.seq, error=why)
                 self._unreadable(task)

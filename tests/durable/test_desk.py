@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 import structlog
 
+from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
 from scheduler.durable.asker import Asker
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Damaged, Database, Op
 from scheduler.durable.desk import TaskDesk
-from scheduler.durable.records import Bounds, KeptTask, NewTask
+from scheduler.durable.records import Bounds, Ended, KeptTask, NewTask
 from scheduler.errors import Forbidden, InvalidInput, LaxityError, ModelNotFound, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.task_door import TaskDoor
@@ -499,8 +500,33 @@ def test_one_damaged_task_costs_no_other(tmp_path: Path, specs: bytes) -> None:
         assert listed["waiting"] == 3
         read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         counter.desk._store.read(lambda db: db.inputs([1, 2, 3]), read.set_result)
-        assert set(await read) == {1, 3}
+        found = await read
+        assert [seq for seq in (1, 2, 3) if found[seq] is None] == [2]
         assert (await counter.ask("task_cancel", task="b"))["cancelled"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_a_task_that_is_cancelled_while_its_inputs_are_read_is_not_called_damaged(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        for id_ in "ab":
+            await counter.submit(id_)
+        feeder, store = counter.desk._feeder, counter.desk._store
+        with structlog.testing.capture_logs() as said:
+            read: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            ended = Ended(1, Outcome.CANCELLED, "", 0)  # on disk; the feeder has not heard of it
+            store.write(lambda db: db.end(ended), read.set_result)
+            assert await read
+            feeder._inputs.fetch(list(feeder.tasks.values()))
+            fetched: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            store.read(lambda db: None, fetched.set_result)
+            await fetched
+        assert said == []
+        assert [task.inputs is None for task in feeder.tasks.values()] == [True, False]
         await counter.close()
 
     run(scene)
