@@ -22,6 +22,11 @@ STALE_NS = 2_000_000_000
 """A prediction that nothing has confirmed for this long falls back to the profile, so that a slow
 spell can't make a target look too slow to be tried ever again."""
 
+IN_VAIN = 10
+"""A target that idles while requests are refused for its latency is believed for this many times
+that latency, if that is shorter than `STALE_NS`: 0.1 s of other work on its processor would
+otherwise cost two seconds of requests. Twice as long each time that it is found as slow again."""
+
 NOISE_SHIFT = 7
 """A quantile that moved by no more than 1/128 counts as unchanged, so that values derived from a
 prediction need not be recomputed after every batch."""
@@ -31,6 +36,9 @@ QUANTILES = 16
 
 _TRAIL = 64
 """How many of the last batches are remembered, in order of completion."""
+
+_MOST_TRIES = 20
+"""Enough for `STALE_NS` to be shorter, whatever the latency."""
 
 _ENOUGH = 5
 """With this many samples since a drift, a batch size gets a new level of its own."""
@@ -192,6 +200,8 @@ class LatencyCurve:
         self.batch_sizes = tuple(sorted(offer.latency_ns))
         self._promises: dict[float, _Promise] = {}
         self._observed_ns: int | None = None
+        self._in_vain = False
+        self._tries = self._ran = 0
         self._seed()
 
     def _seed(self) -> None:
@@ -288,6 +298,10 @@ class LatencyCurve:
         rung = bisect_left(self.batch_sizes, batch)
         sample_ns = max(1, sample_ns)  # the clock may not have advanced
         self._observed_ns = now_ns
+        self._in_vain = False
+        self._ran += 1
+        if self._ran == _TRAIL:
+            self._tries = 0
         window = self._windows[rung]
         promises = self._promises.values()
         for promise in promises:
@@ -335,15 +349,28 @@ class LatencyCurve:
 
     def stale_ns(self) -> int | None:
         """When what was learned becomes stale unless confirmed; None if nothing was learned."""
-        return None if self._observed_ns is None else self._observed_ns + STALE_NS + 1
+        if self._observed_ns is None:
+            return None
+        wait_ns = STALE_NS
+        if self._in_vain:
+            wait_ns = min(wait_ns, (IN_VAIN << self._tries) * self.alone_ns(0.5))
+        return self._observed_ns + wait_ns + 1
 
     def forget_stale(self, now_ns: int) -> bool:
         """Forgets what was learned if it is stale; returns whether it was."""
         stale_ns = self.stale_ns()
         if stale_ns is None or now_ns < stale_ns:
             return False
+        if self._in_vain:
+            self._tries, self._ran = min(self._tries + 1, _MOST_TRIES), 0
         self.forget()
         return True
+
+    def refused(self, budget_ns: int) -> None:
+        """Learns that a request with this budget was refused while the target was idle."""
+        if self._observed_ns is not None and not self._in_vain:
+            longest_ns = max([self.ladder(q).latency_ns[0] for q in self._promises], default=0)
+            self._in_vain = longest_ns > budget_ns
 
     def forget(self) -> None:
         """Falls back to the profile, without a margin.
@@ -351,6 +378,7 @@ class LatencyCurve:
         A margin that caused requests to be refused could not adapt, because nothing ran.
         """
         self._observed_ns = None
+        self._in_vain = False
         for promise in self._promises.values():
             promise.aim_as_promised(len(self.batch_sizes))
         self._seed()

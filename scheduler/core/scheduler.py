@@ -385,6 +385,8 @@ class Scheduler:
             raise self._impossible(drop, *problem)
         record = self.ledger.records[drop.request.id]
         new = record.arrived_ns == self.now_ns and not record.attempts
+        for target in self.targets.values():
+            target.refused(drop.request.kind, drop.request.deadline_ns - record.arrived_ns)
         self._finish(
             record,
             Outcome.INFEASIBLE,

@@ -195,6 +195,17 @@ class TargetState:
         self._stale_ns = min(ahead, default=None)
         return count > 0
 
+    def refused(self, kind: RequestClass, budget_ns: int) -> None:
+        """Learns that a request was refused that it could have run, had it been believed faster."""
+        if self.runs or not self.up or self.spec.remote:
+            return
+        for offer in self.usable(kind):
+            curve = self.curve(offer, kind)
+            curve.refused(budget_ns)
+            stale_ns = curve.stale_ns()
+            if stale_ns is not None and (self._stale_ns is None or stale_ns < self._stale_ns):
+                self._stale_ns = stale_ns
+
     def sizes(self) -> Iterator[tuple[Offer, list[tuple[int, float]]]]:
         """Its offers of models with inputs of any size, and the known factor of each size."""
         for key, sized in self._sized.items():

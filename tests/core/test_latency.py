@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scheduler.core.latency import STALE_NS, WINDOW, LatencyCurve
 from scheduler.core.offers import Offer
 
+MS = 1_000_000
 SAMPLES = st.lists(st.integers(1, 10**9), min_size=1, max_size=150).map(tuple)
 
 
@@ -79,6 +80,44 @@ def test_what_nothing_confirms_is_stale_and_can_be_forgotten():
     curve.forget()
     assert curve.stale_ns() is None
     assert curve.predict(1, 0.5) == 10
+
+
+def slowed(level_ns: int, now_ns: int, curve: LatencyCurve) -> None:
+    """Some batches that take so long, the last of which is done now."""
+    for _ in range(20):
+        curve.observe(1, level_ns, now_ns)
+
+
+def test_what_is_refused_in_vain_is_tried_soon_and_ever_more_seldom():
+    curve = LatencyCurve(Offer("m", "v", "r", {1: (2 * MS,)}))
+    curve.predict(1, 0.95)
+    now_ns, waits_ms = 0, []
+    for _ in range(5):
+        slowed(30 * MS, now_ns, curve)
+        curve.refused(20 * MS)
+        stale_ns = curve.stale_ns()
+        waits_ms.append((stale_ns - now_ns) // MS)
+        now_ns = stale_ns
+        assert curve.forget_stale(now_ns)
+        assert curve.predict(1, 0.95) == 2 * MS
+    assert waits_ms == [300, 600, 1200, 2000, 2000]
+    for _ in range(64):
+        curve.observe(1, 2 * MS, now_ns)
+    slowed(30 * MS, now_ns, curve)
+    curve.refused(20 * MS)
+    assert curve.stale_ns() == now_ns + 300 * MS + 1, "it was fast meanwhile"
+
+
+def test_what_is_refused_for_another_reason_is_believed_as_long_as_before():
+    curve = LatencyCurve(Offer("m", "v", "r", {1: (2 * MS,)}))
+    curve.predict(1, 0.95)
+    slowed(30 * MS, 0, curve)
+    curve.refused(40 * MS)
+    assert curve.stale_ns() == STALE_NS + 1
+    curve.refused(20 * MS)
+    assert curve.stale_ns() == 300 * MS + 1
+    curve.observe(1, 30 * MS, 5)
+    assert curve.stale_ns() == STALE_NS + 6, "it ran"
 
 
 @pytest.mark.parametrize("batch", [0, 3, -1])

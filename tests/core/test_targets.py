@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,22 @@ def test_only_what_is_stale_is_forgotten():
     assert not learned.refresh(2_011 * MS)
     assert learned.refresh(4_001 * MS)
     assert not learned.refresh(9_000 * MS)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+@pytest.mark.parametrize("spec", [{}, {"cost_per_request": 1.0, "remote": True}])
+def test_only_on_an_idle_device_of_its_own_is_a_refusal_in_vain(
+    idle: bool, spec: dict[str, Any]
+) -> None:
+    slow = TargetState(replace(target("t", FIVE), **spec))
+    slow.add_offers([FIVE])
+    slow.curve(FIVE).predict(1, 0.95)
+    slow.observe(run(1, 0), 90 * MS)
+    if not idle:
+        slow.begin(run(2, 90))
+    slow.refused(RequestClass("m"), 20 * MS)
+    assert slow.refresh(1_000 * MS) == (idle and not spec)
+    assert slow.refresh(2_091 * MS) != (idle and not spec)
 
 
 def test_offers_come_in_the_order_of_preference_and_a_caller_may_insist():
