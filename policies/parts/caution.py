@@ -26,6 +26,11 @@ BROKEN = 1.05
 it settles at one moment with drops per fifty requests served. A higher value breaks fewer promises
 but finishes less: docs/policies-compared.md has figures."""
 
+TOGETHER = 8
+"""How many requests may be dropped at one moment for one cause, or a quarter of what their targets
+take at once if that is more. Where a hundred requests come at once, thirty may be dropped at one
+moment and sixty served: if that counted once, caution would fall until all were admitted."""
+
 MISSED = 0.7
 """The factor is multiplied by this for each refused request that would have filled a batch."""
 
@@ -53,7 +58,7 @@ class Caution:
         """Starts before any promise."""
         self._fallen = 0.0  # the logarithm of the common decrease of all factors
         self._factors: dict[_Alike, tuple[float, float]] = {}
-        self._broken: set[_Alike] = set()
+        self._broken: dict[_Alike, int] = {}
         self._broken_ns = -1
 
     def factor(self, pace: Pace, weight: float, priority: int) -> float:
@@ -69,8 +74,8 @@ class Caution:
     def broken(self, now_ns: int, dropped: Iterable[tuple[Pace, float, int]]) -> None:
         """Learns that admitted requests have to be dropped.
 
-        Requests with the same factor that are dropped at one moment count once: they have one
-        cause.
+        Requests with the same factor that are dropped at one moment have one cause, up to
+        `TOGETHER`.
 
         Args:
             now_ns: The current time.
@@ -79,11 +84,12 @@ class Caution:
         if now_ns != self._broken_ns:
             self._broken_ns = now_ns
             self._broken.clear()
-        for alike in dict.fromkeys([_alike(*each) for each in dropped]):  # a set has no order
-            if alike in self._broken:
-                continue
-            self._broken.add(alike)
-            self._factors[alike] = min(MOST, self._factor(alike) * BROKEN), self._fallen
+        for pace, weight, priority in dropped:
+            alike = _alike(pace, weight, priority)
+            before = self._broken.get(alike, 0)
+            self._broken[alike] = before + 1
+            if before % max(TOGETHER, pace.at_once // 4) == 0:
+                self._factors[alike] = min(MOST, self._factor(alike) * BROKEN), self._fallen
 
     def kept(self, requests: int, missed: int) -> None:
         """Learns that a batch is sent whose requests will be in time.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policies.goodput import Goodput
-from policies.parts.caution import BROKEN, KEPT, LEAST, MISSED, MOST, Caution
+from policies.parts.caution import BROKEN, KEPT, LEAST, MISSED, MOST, TOGETHER, Caution
 from policies.parts.pace import Pace
 from policies.parts.remembering import MOST_KINDS
 from scheduler.core.events import Submitted, TargetUp
@@ -78,6 +78,40 @@ def test_at_one_moment_it_is_raised_once_for_all_that_are_alike(paces: dict[str,
     assert caution.factor(paces["long"], 1.0, 3) == BROKEN
     caution.broken(6, [(paces["short"], 1.0, 3)])
     assert caution.factor(paces["short"], 1.0, 3) == pytest.approx(BROKEN**2)
+
+
+def test_of_many_that_are_dropped_at_one_moment_one_in_so_many_counts(
+    paces: dict[str, Pace],
+) -> None:
+    caution = Caution()
+    for _ in range(3):
+        caution.broken(5, [(paces["short"], 1.0, 3)] * TOGETHER)
+    assert caution.factor(paces["short"], 1.0, 3) == pytest.approx(BROKEN**3)
+    caution.broken(5, [(paces["short"], 1.0, 3)])
+    assert caution.factor(paces["short"], 1.0, 3) == pytest.approx(BROKEN**4)
+
+
+AT_ONCE = """
+about: A hundred requests at once, twenty times a second, of which seventy can be served
+fleet:
+  models: [{name: m, base_ms: 3, per_item_ms: 0.5, jitter: 0.05, batches: [1, 2, 4, 8, 16, 32]}]
+  boxes: [{devices: [{id: "gpu:0"}]}]
+workload:
+  requests: 4000
+  process: cameras
+  cameras: 100
+  fps: 20
+  spread: 0.02
+  mix: [{model: m, share: 1, deadline_ms: 45}]
+"""
+
+
+@pytest.mark.no_cover
+def test_of_many_that_come_at_once_most_refused_are_told_at_once(tmp_path: Path) -> None:
+    result = play(written(tmp_path, AT_ONCE))
+    assert result.on_time_share() > 0.67
+    refused = [row for row in result.rows if row.outcome == "infeasible"]
+    assert sum(row.latency_ns == 0 for row in refused) > 0.5 * len(refused)
 
 
 def test_what_is_served_lowers_all_factors(paces: dict[str, Pace]) -> None:
