@@ -1,16 +1,15 @@
-"""What large tensors cost, such as a camera's frames: latency, and CPU time of each process.
+"""What large inputs and outputs cost, such as frames: latency, and CPU time of each process.
 
     python -m benchmarks.frames --json FILE
 
 A no-op model (the first element of its input) is asked with images of three sizes, one request at a
 time: over the unix socket, from whose clients workers read the inputs where they are; over TCP,
-where inputs are received once; and over HTTP, where a door passes them on. `both_ways` is a model
-that returns the image, over the unix socket. `copy_ms` is how long this process takes to copy the
-image, and `small_ms` a request of 64 bytes over the same way. `in_flight_per_s` is how many images
-a second pass over the unix socket with four in flight, and `in_flight_both_ways_per_s` the same of
-those that come back.
+where inputs are received once; and over HTTP, where a door passes them on. `copy_ms` is how long
+this process takes to copy the image, and `small_ms` a request of 64 bytes over the same way.
+`in_flight_per_s` is how many images a second pass over the unix socket with four in flight.
 `beside` is the latency of such small requests over the unix socket, alone and beside four cameras
-of 30 full-HD frames per second.
+of 30 full-HD frames per second. `outputs` are answers of the first two sizes to a request of one
+byte.
 
 CPU times are milliseconds per request, of the client, the scheduler, the worker and the doors.
 """
@@ -32,7 +31,7 @@ import psutil
 
 from benchmarks.doors import BareHttp, binary_body
 from benchmarks.figures import write_figures
-from benchmarks.noop import make_models
+from benchmarks.noop import make_models, make_source
 from benchmarks.overhead import SMALL, p50_ms, throughput
 from benchmarks.ports import free_port
 from benchmarks.spawned_agent import spawned_agent
@@ -79,19 +78,25 @@ def costs(ask: Ask) -> dict[str, Any]:
     return {"p50_ms": 1e3 * statistics.median(seconds), "cpu_ms": used}
 
 
-def by_native(client: Client, x: np.ndarray[Any, Any], model: str = "noop") -> Ask:
+def by_native(client: Client, x: np.ndarray[Any, Any]) -> Ask:
     """A request through the Python client."""
-    return lambda: client.infer(model, {"x": x}, deadline_ms=5_000)
+    return lambda: client.infer("noop", {"x": x}, deadline_ms=5_000)
 
 
-def in_flight(client: Client, x: np.ndarray[Any, Any], model: str = "noop") -> float:
+def in_flight(client: Client, x: np.ndarray[Any, Any]) -> float:
     """Requests per second with a few in flight."""
     return throughput(
-        lambda: client.submit(model, {"x": x}, deadline_ms=5_000),
+        lambda: client.submit("noop", {"x": x}, deadline_ms=5_000),
         lambda future: future.result(),
         5 * REPEATS,
         CAMERAS,
     )
+
+
+def source(client: Client, name: str) -> Ask:
+    """A request for a large output."""
+    x = np.zeros(1, np.uint8)
+    return lambda: client.infer(name, {"x": x}, deadline_ms=5_000)["y"]
 
 
 def by_http(port: int, x: np.ndarray[Any, Any]) -> Ask:
@@ -143,6 +148,9 @@ def measure(folder: Path) -> dict[str, Any]:
     """All figures."""
     native, http = free_port(), free_port()
     make_models(folder / "models")
+    outputs = {"640x640 RGB": "source-1", "full HD RGB": "source-6"}
+    for name, model in outputs.items():
+        make_source(folder / "models", model, IMAGES[name])
     listen: dict[str, str | list[str]] = {
         "native": [f"unix://{folder}/bench.sock", f"tcp://127.0.0.1:{native}"],
         "http": f"127.0.0.1:{http}",
@@ -152,7 +160,6 @@ def measure(folder: Path) -> dict[str, Any]:
         with Client(f"tcp://127.0.0.1:{native}") as far:
             ways: dict[str, Callable[[np.ndarray[Any, Any]], Ask]] = {
                 "unix": lambda x: by_native(client, x),
-                "both_ways": lambda x: by_native(client, x, "echo"),
                 "tcp": lambda x: by_native(far, x),
                 "http": lambda x: by_http(http, x),
             }
@@ -160,11 +167,14 @@ def measure(folder: Path) -> dict[str, Any]:
                 found[way] = {"small_ms": p50_ms(made(SMALL), 1_000)}
                 for name, size in IMAGES.items():
                     found[way][name] = costs(made(np.zeros(size // 4, np.float32)))
-        for name, model in (("in_flight_per_s", "noop"), ("in_flight_both_ways_per_s", "echo")):
-            found[name] = {
-                image: in_flight(client, np.zeros(size // 4, np.float32), model)
-                for image, size in IMAGES.items()
+            found["outputs"] = {
+                way: {name: costs(source(at, model)) for name, model in outputs.items()}
+                for way, at in (("unix", client), ("tcp", far))
             }
+        found["in_flight_per_s"] = {
+            name: in_flight(client, np.zeros(size // 4, np.float32))
+            for name, size in IMAGES.items()
+        }
         found["beside"] = {"alone": beside(by_native(client, SMALL))}
         with cameras(url):
             found["beside"]["cameras"] = beside(by_native(client, SMALL))

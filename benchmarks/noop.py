@@ -24,6 +24,15 @@ def make_models(root: Path) -> None:
     _save(helper.make_graph([identity], "echo", [x], [same]), root / "echo")
 
 
+def make_source(root: Path, name: str, size: int) -> None:
+    """Make a model that takes one byte and gives so many, all the same."""
+    one = helper.make_tensor_value_info("x", TensorProto.UINT8, ["n", 1])
+    many = helper.make_tensor_value_info("y", TensorProto.UINT8, ["n", size])
+    shape = onnx.numpy_helper.from_array(np.array([1, size]), "shape")
+    expand = helper.make_node("Expand", ["x", "shape"], ["y"])
+    _save(helper.make_graph([expand], name, [one], [many], [shape]), root / name)
+
+
 def _save(graph: onnx.GraphProto, folder: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     (folder / "1").mkdir(parents=True)

@@ -36,7 +36,11 @@ class DeadlineInfeasible(RequestEnded):
 
     @property
     def earliest_ms(self) -> float | None:
-        """The smallest budget that some target could meet now, in milliseconds."""
+        """The smallest budget that some target could meet now, in milliseconds.
+
+        It counts from the refusal. A request that was admitted and had to be dropped later
+        (`detail["stage"]` is `evicted`) may have had more.
+        """
         budgets = self.detail.get("earliest_budget_ms") or {}
         return min(budgets.values()) if budgets else None
 
