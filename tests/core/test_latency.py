@@ -96,6 +96,7 @@ def test_what_is_refused_in_vain_is_tried_soon_and_ever_more_seldom():
         slowed(30 * MS, now_ns, curve)
         curve.refused(20 * MS)
         stale_ns = curve.stale_ns()
+        assert stale_ns is not None
         waits_ms.append((stale_ns - now_ns) // MS)
         now_ns = stale_ns
         assert curve.forget_stale(now_ns)
