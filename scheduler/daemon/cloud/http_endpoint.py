@@ -161,21 +161,9 @@ class HttpEndpoint:
                     fault = faults.get(response.status, Fault.FAILED)
                     raise _remote_error(response, raw, fault, self._masked)
                 return response.headers, raw
-        except asyncio.TimeoutError as error:
-            # aiohttp's frame holds this call's task, and that the error: both tensors would stay.
-            error.__traceback__ = None
-            raise RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s") from None
-        except aiohttp.ClientPayloadError as error:
-            raise RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}") from None
-        except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
-            # It may only have closed a connection that was idle for long, as it was used again.
-            raise RemoteError(Fault.SILENT, f"no answer: {_why_unreachable(error)}") from None
-        except (aiohttp.ClientConnectionError, OSError) as error:
-            raise RemoteError(Fault.UNREACHABLE, _why_unreachable(error)) from None
-        except aiohttp.ClientResponseError:  # its text shows the bytes that came
-            raise RemoteError(Fault.FAILED, "what answers there does not speak HTTP") from None
-        except (aiohttp.ClientError, RuntimeError) as error:  # e.g. the session was closed
-            raise RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}") from None
+        except (asyncio.TimeoutError, aiohttp.ClientError, OSError, RuntimeError) as error:
+            _forget_way(error)
+            raise _why_unanswered(error, timeout_s) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The whole body, unless it is too large."""
@@ -201,6 +189,35 @@ class HttpEndpoint:
         """Closes the session, and waits for abandoned ones."""
         keep_task(self._session.close(), self._closing)
         await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+def _forget_way(error: BaseException) -> None:
+    """Forgets the frames that an error has passed.
+
+    They refer to the call's tensors and, in aiohttp and below, in part to the error: in such a
+    cycle the tensors would stay.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__context__
+
+
+def _why_unanswered(error: Exception, timeout_s: float) -> RemoteError:
+    match error:
+        case asyncio.TimeoutError():
+            return RemoteError(Fault.SILENT, f"no answer within {timeout_s:.3f} s")
+        case aiohttp.ClientPayloadError():
+            return RemoteError(Fault.UNREACHABLE, f"the answer broke off: {error}")
+        case aiohttp.ServerDisconnectedError() | ConnectionResetError():
+            # It may only have closed a connection that was idle for long, as it was used again.
+            return RemoteError(Fault.SILENT, f"no answer: {_why_unreachable(error)}")
+        case aiohttp.ClientConnectionError() | OSError():
+            return RemoteError(Fault.UNREACHABLE, _why_unreachable(error))
+        case aiohttp.ClientResponseError():  # its text shows the bytes that came
+            return RemoteError(Fault.FAILED, "what answers there does not speak HTTP")
+        case _:  # such as that the session was closed
+            return RemoteError(Fault.FAILED, f"{type(error).__name__}: {error}")
 
 
 def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
