@@ -20,9 +20,9 @@ import pytest
 import trustme
 
 from scheduler.core.outcomes import Outcome
+from scheduler.daemon.asyncio_tasks import end_tasks
 from scheduler.daemon.cache.entries import Kept, pack
 from scheduler.daemon.cache.redis_link import RedisLink
-from scheduler.daemon.lasting import end_tasks
 from tests.daemon.cache_box import Asked, Box, a_box
 from tests.redis_server import RedisServer, needs_redis
 
