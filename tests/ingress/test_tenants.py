@@ -157,16 +157,16 @@ def test_each_line_of_a_token_file_is_accepted_and_the_first_is_shown_to_others(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (f"# the token of line 3\n{TOKEN}\n", "line 1 has a comment"),
-        (f"{TOKEN} # of line 3\n", "has a comment"),
-        (f"\ufeff{TOKEN}\n", "begins with a byte order mark"),
-        (f"{TOKEN}\u00e9\n", "should be ASCII, but byte .* is 0xc3"),
+        ("# the token of line 3\n{}\n", "line 1 has a comment"),
+        ("{} # of line 3\n", "has a comment"),
+        ("\ufeff{}\n", "begins with a byte order mark"),
+        ("{}\u00e9\n", "should be ASCII, but byte .* is 0xc3"),
     ],
 )
 def test_a_token_file_holds_nothing_but_tokens(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "token"
     path.touch(0o600)
-    path.write_bytes(text.encode())
+    path.write_bytes(text.format(TOKEN).encode())
     with pytest.raises(ConfigError, match=told):
         load_access(path, None)
     with pytest.raises(ConfigError, match=told.removeprefix("line 1 ")):
