@@ -240,8 +240,8 @@ def test_two_clients_are_served_in_the_order_of_their_deadlines(
             client.submit("slow", {"x": SLOW}, deadline_ms=60_000, priority=0) for _ in range(96)
         ]
         # Run between the two, so that threads on a busy machine hear in the order of the answers.
-        between = [client.submit("slow", {"x": SLOW}, deadline_ms=300 * one_ms) for _ in range(16)]
-        threads = [threading.Thread(target=ask, args=each) for each in ((last, 400), (first, 200))]
+        between = [client.submit("slow", {"x": SLOW}, deadline_ms=600 * one_ms) for _ in range(16)]
+        threads = [threading.Thread(target=ask, args=each) for each in ((last, 800), (first, 400))]
         for number, thread in enumerate(threads):
             before = arrived(client)
             thread.start()
