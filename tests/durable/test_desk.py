@@ -105,6 +105,15 @@ def run(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(scene())
 
 
+def run_without_collector(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs it, so that only what nothing refers to is freed."""
+    gc.disable()
+    try:
+        run(scene)
+    finally:
+        gc.enable()
+
+
 def test_an_id_is_a_task_of_one_tenant_alone(tmp_path: Path) -> None:
     async def scene() -> None:
         counter = Counter(tmp_path / "tasks")
@@ -145,11 +154,7 @@ def test_the_tensors_of_a_refused_task_are_not_kept(tmp_path: Path) -> None:
         assert kept() is None
         await counter.close()
 
-    gc.disable()
-    try:
-        run(scene)
-    finally:
-        gc.enable()
+    run_without_collector(scene)
 
 
 def test_the_tensors_of_a_task_are_not_kept_once_they_are_on_disk(tmp_path: Path) -> None:
@@ -164,11 +169,7 @@ def test_the_tensors_of_a_task_are_not_kept_once_they_are_on_disk(tmp_path: Path
         await asyncio.to_thread(eventually, lambda: kept() is None)
         await counter.close()
 
-    gc.disable()
-    try:
-        run(scene)
-    finally:
-        gc.enable()
+    run_without_collector(scene)
 
 
 def test_what_a_tenant_may_not_do_is_refused(tmp_path: Path) -> None:
