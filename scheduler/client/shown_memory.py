@@ -25,8 +25,15 @@ class ShownMemory:
         return {"t": "mapped", "pages": number}
 
     def forget(self, header: wire.Header) -> None:
-        """Unmaps what a `forget` message names."""
-        self._pages.pop(header["pages"], None)
+        """Unmaps what a `forget` message names.
+
+        Raises:
+            ProtocolError: It names nothing.
+        """
+        try:
+            self._pages.pop(header["pages"], None)
+        except (KeyError, TypeError) as error:
+            raise ProtocolError(f"it forgets memory without a number: {error!r}") from None
 
     def copied(self, header: wire.Header) -> wire.Body:
         """A copy of the body of a result.

@@ -310,6 +310,8 @@ def test_a_box_that_shows_nothing_there_is_not_trusted_further():
     for header in ({"at": [1, 0], "out": []}, {"at": 7, "out": []}, {"at": [1, 0]}):
         with pytest.raises(ProtocolError, match="does not show"):
             memory.copied({"t": "result", **header})
+    with pytest.raises(ProtocolError, match="without a number"):
+        memory.forget({"t": "forget"})
     for said in ({}, {"pages": 1}, {"pages": 1, "pid": 1, "fd": 2**80, "inode": 0, "bytes": 1}):
         assert memory.map({"t": "map", **said})["t"] == "not_mapped"
 
