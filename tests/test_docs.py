@@ -63,8 +63,9 @@ def test_every_document_is_linked_from_the_readme_or_from_one_that_is():
 
 
 def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
-    model, config = re.findall(r"```yaml\n(.*?)```", BOX, re.S)
+    model, padded, config = re.findall(r"```yaml\n(.*?)```", BOX, re.S)
     assert list(parse_model_file(model).variants) == ["full", "small"]
+    assert list(parse_model_file(padded).inputs) == ["input_ids", "attention_mask"]
     path = tmp_path / "edge.yaml"
     path.write_text(config)
     assert load_config(path).models == tmp_path / "models"

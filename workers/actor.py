@@ -239,6 +239,7 @@ def _card(model: Model) -> Header:
         "digest": model.digest,
         "cache": asdict(model.cache) if model.cache is not None else None,
         "shrink": [asdict(forms) for forms in model.shrink],
+        "pad": [asdict(padding) for padding in model.pad],
     }
 
 

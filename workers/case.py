@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import xxhash
 
@@ -34,7 +35,7 @@ class Case:
         Args:
             max_batch: The device's own largest batch size.
         """
-        conditions = {
+        conditions: dict[str, Any] = {
             "precision": self.variant.precision,
             "max_batch": min(self.model.max_batch, max_batch),
             "tolerance": asdict(self.tolerance),
@@ -42,5 +43,7 @@ class Case:
             "ranges": {name: asdict(r) for name, r in sorted(self.model.shape_ranges.items())},
             "stateless": self.model.stateless,
         }
+        if self.model.pad:
+            conditions["pad"] = [asdict(each) for each in self.model.pad]
         text = json.dumps(conditions, sort_keys=True)
         return f"{self.variant.digest}-{xxhash.xxh3_64(text.encode()).hexdigest()}"

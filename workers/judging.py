@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from workers.agreement import disagreement
 from workers.batches import Item, ItemRunner
 from workers.model import Model, Tolerance
+from workers.padding_trial import padded_items, padding_changes
 from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.runtimes.base import Session, one_line
 from workers.sampling import sample_items
@@ -79,6 +81,17 @@ class Judge:
             for item in self.draw()
         ]
 
+    def padding_fault(self, session: Session) -> str | None:
+        """How padding its inputs changes a session's answer beyond the tolerance, or None.
+
+        Raises:
+            Exception: Whatever the session raises.
+        """
+        if not self._model.pad:
+            return None
+        run = partial(self._alone, self._runner(session))
+        return padding_changes(run, self.draw()[0], self._model, self._tolerance)
+
     def fault(self, answers: Answers, reference: Answers) -> str | None:
         """How answers differ from the reference's beyond the tolerance, or None."""
         for found, expected in zip(answers, reference, strict=True):
@@ -123,17 +136,25 @@ class Judge:
         return Verdict(ladder, limited, climb.lost, climb.energy.microjoules)
 
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
-        """Run each batch size once, until a second has passed, so that requests meet no warm-up.
+        """Run each batch size once at each length, so that requests meet no warm-up.
+
+        It ends after a second.
 
         Raises:
             Exception: Whatever the session raises.
         """
         runner = self._runner(session)
         began_ns = time.monotonic_ns()
+        shorter = list(padded_items(self.draw()[0], self._model))
         for batch in sorted(batches):
-            runner.run_batch(self._batch(batch))
-            if time.monotonic_ns() - began_ns > _WARM_NS:
-                return
+            for items in (self._batch(batch), *([item] * batch for item in shorter)):
+                runner.run_batch(items)
+                if time.monotonic_ns() - began_ns > _WARM_NS:
+                    return
+
+    @staticmethod
+    def _alone(runner: ItemRunner, item: Item) -> Item:
+        return runner.run_batch([item])[0]
 
     def _batch(self, size: int) -> list[Item]:
         items = self.draw()

@@ -50,8 +50,9 @@ from scheduler.wire import (
     body_bytes,
     unpack_tensors,
 )
-from workers.model import CacheRules, InputForms
+from workers.model import CacheRules, InputForms, Padding
 from workers.model_yaml import NAME_PATTERN
+from workers.padding import padding_fault
 
 LINK_LIMITS = FrameLimits(header_bytes=4 << 20, body_bytes=(1 << 32) - 1)
 SOCKET_BYTES = 4 << 20
@@ -69,6 +70,7 @@ class ModelCard:
     digest: str = ""
     cache: CacheRules | None = None
     shrink: tuple[InputForms, ...] = ()
+    pad: tuple[Padding, ...] = ()
 
     @property
     def approximates(self) -> bool:
@@ -133,6 +135,8 @@ def card_from(fields: Any) -> ModelCard:
     is_near = card.cache is not None and card.cache.near is not None
     if is_near and [spec.dtype == STRING for spec in card.signature.inputs] != [False]:
         raise ValueError(f"cache of {card.name!r:.80}: 'near' needs exactly one input, not text")
+    if (fault := padding_fault(card.pad, card.signature)) is not None:
+        raise ValueError(f"{card.name!r:.80}: {fault:.200}")
     return card
 
 

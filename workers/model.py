@@ -139,6 +139,33 @@ class InputForms:
 
 
 @dataclass(frozen=True, slots=True)
+class Padding:
+    """How the items of an input are made equally long, so that they share batches.
+
+    Attributes:
+        input: The input's name; one of its dimensions is free.
+        to: The lengths of the free dimension, ascending. An item is padded to the next of them; one
+            that is longer than all stays as it is.
+        value: What fills an item up.
+        outputs: The outputs that are as long as this input, and are cut to the item's own length.
+
+    Raises:
+        ValueError: The lengths are not ascending numbers above 0.
+    """
+
+    input: str
+    to: tuple[int, ...]
+    value: float = 0
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the lengths, which may come from another box."""
+        lengths = (0, *self.to)
+        if not self.to or any(a >= b for a, b in zip(lengths, self.to, strict=False)):
+            raise ValueError(f"pad to {list(self.to)}: needs lengths above 0, in ascending order")
+
+
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One file of a model.
 
@@ -186,6 +213,8 @@ class Model:
             values between runs.
         shrink: How inputs may be made smaller for a slow link; empty by default. Not part of
             `digest`, because it affects how inputs travel, not what is computed.
+        pad: How items of different lengths are made equally long; empty by default. Not part of
+            `digest`, because the answers are checked to be the same.
     """
 
     name: str
@@ -202,6 +231,7 @@ class Model:
     residency: Residency = "loaded"
     cache: CacheRules | None = None
     shrink: tuple[InputForms, ...] = ()
+    pad: tuple[Padding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,14 +114,33 @@ def _form_by_name(said: Any) -> Any:
     return {said: {}} if isinstance(said, str) else said
 
 
+class PadEntry(_Strict):
+    """How the items of an input are made equally long; see `workers.model.Padding`."""
+
+    to: Annotated[list[PositiveInt], Field(min_length=1)]
+    value: Annotated[float, Field(allow_inf_nan=False)] | bool = 0
+
+
 class InputEntry(_Strict):
     """One entry under `inputs`.
 
     Attributes:
         shrink: The smaller forms allowed on a slow link, in order of preference.
+        pad: How items of different lengths are made equally long.
     """
 
     shrink: list[Annotated[FormEntry, BeforeValidator(_form_by_name)]] = []
+    pad: PadEntry | None = None
+
+
+class OutputEntry(_Strict):
+    """One entry under `outputs`.
+
+    Attributes:
+        as_long_as: The padded input that has the length of this output.
+    """
+
+    as_long_as: str
 
 
 def _yes_or_no(said: Any) -> Any:
@@ -146,6 +165,7 @@ class ModelFile(_Strict):
         residency: Whether the model may leave memory when others need the room.
         cache: How the box's result cache may keep its answers; `false` for never.
         inputs: Settings of inputs, by name.
+        outputs: Settings of outputs, by name.
     """
 
     description: str = ""
@@ -159,6 +179,7 @@ class ModelFile(_Strict):
     residency: Residency = "loaded"
     cache: Annotated[CacheEntry | None, BeforeValidator(_yes_or_no)] = CacheEntry()
     inputs: dict[str, InputEntry] = {}
+    outputs: dict[str, OutputEntry] = {}
 
 
 def parse_model_file(text: str) -> ModelFile:
@@ -207,6 +228,7 @@ def _keys_at(path: list[str]) -> Iterable[str]:
         "tolerance": ToleranceEntry,
         "shape_ranges": ShapeRangeEntry,
         "cache": NearEntry if "near" in path else CacheEntry,
-        "inputs": form if "shrink" in path else InputEntry,
+        "inputs": form if "shrink" in path else PadEntry if "pad" in path else InputEntry,
+        "outputs": OutputEntry,
     }
     return sections.get(path[0], VariantEntry).model_fields

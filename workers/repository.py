@@ -31,6 +31,7 @@ from workers.model_yaml import (
     nearest,
     parse_model_file,
 )
+from workers.padding import longest, padding_of, ranges
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import ModelLoadError, one_line
 from workers.runtimes.readers import read_tensors
@@ -261,6 +262,8 @@ def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Mo
             raise ModelFileError(f"runtimes: no runtime is called '{runtime}' ({hint})")
     variants = tuple(candidate.variant for candidate in candidates)
     tolerance = content.tolerance
+    shrink = forms_of(content, signature)
+    padding = padding_of(content, signature)
     return Model(
         name=name,
         description=content.description,
@@ -269,13 +272,14 @@ def _assemble(name: str, content: ModelFile, candidates: list[_Candidate]) -> Mo
         max_batch=(content.max_batch or DEFAULT_MAX_BATCH) if signature.batched else 1,
         runtimes=tuple(content.runtimes or ()),
         tolerance=Tolerance(tolerance.rtol, tolerance.atol) if tolerance else None,
-        profile_shapes=_profile_shapes(content, signature),
+        profile_shapes={**longest(padding, signature), **_profile_shapes(content, signature)},
         digest=_model_digest(variants),
-        shape_ranges=_shape_ranges(content, signature),
+        shape_ranges={**ranges(padding, signature), **_shape_ranges(content, signature)},
         stateless=content.stateless,
         residency=content.residency,
         cache=_cache_rules(content, signature, variants),
-        shrink=forms_of(content, signature),
+        shrink=shrink,
+        pad=padding,
     )
 
 

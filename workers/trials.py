@@ -238,10 +238,13 @@ class RuntimeTrials:
             try:
                 answers = judge.answers(session)
                 rejected = judge.fault(answers, reference) if reference else None
+                rejected = rejected or judge.padding_fault(session)
                 if rejected is not None:
                     return _Tried(session, answers, Profile({}, rejected=rejected))
                 if stored is None or stored.rejected is not None:
                     stored = self._measure(runtime, session, case, judge, answers, rivals, tell)
+                    if case.model.pad:  # only the longest items were measured
+                        judge.warm_up(session, list(stored.latency_ns))
                 return _Tried(session, answers, replace(stored, load_ns=load_ns))
             except Exception as error:  # as in _as_before
                 session.close()

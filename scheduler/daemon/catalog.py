@@ -231,12 +231,16 @@ class Catalog:
         }
 
     def _describe(self, card: ModelCard, offers: list[tuple[str, Offer]]) -> dict[str, Any]:
+        padded = {each.input: {"padded_to": list(each.to)} for each in card.pad}
         return {
             "name": card.name,
             "description": card.description,
             "batched": card.signature.batched,
             "max_batch": card.max_batch,
-            "inputs": [_describe_spec(spec) for spec in card.signature.inputs],
+            "inputs": [
+                {**_describe_spec(spec), **padded.get(spec.name, {})}
+                for spec in card.signature.inputs
+            ],
             "outputs": [_describe_spec(spec) for spec in card.signature.outputs],
             "variants": [
                 {

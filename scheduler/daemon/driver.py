@@ -44,6 +44,7 @@ from scheduler.daemon.doubts import Doubts
 from scheduler.daemon.energy import EnergyAccount
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.link import LinkedTarget, Ran, TargetLink
+from scheduler.daemon.padding import Padder
 from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.status import status_of
 from scheduler.daemon.submission import Submission
@@ -98,6 +99,7 @@ class Driver:
         self.fell_back: str | None = None
         self._swaps = 0
         self.catalog = Catalog()
+        self._padder = Padder(self.catalog, limits.bytes)
         made = load_policy(policy.name, **policy.options) if first is None else first
         self.core = Scheduler(made, limits)
         self.clock_ns = clock_ns
@@ -281,6 +283,7 @@ class Driver:
 
     def submit(self, submissions: list[Submission]) -> list[int]:
         """Submits requests in this order and returns their ids; each is answered exactly once."""
+        submissions = [self._padder.padded(submission) for submission in submissions]
         if self.background is not None:
             self.background.make_way(submissions)
         now_ns = self.clock_ns()

@@ -22,7 +22,7 @@ from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.wire import ALIGNMENT, FrameReader, Tensors, encode, pack_tensors, unpack_tensors
 from workers.link import LINK_LIMITS, ModelCard, offer_header, unpack_items
-from workers.model import CacheRules
+from workers.model import CacheRules, Padding
 
 SECONDS = 1_000_000_000
 SIGNATURE = Signature(
@@ -77,8 +77,10 @@ class Worker(asyncio.BufferedProtocol):
 class Box:
     """What a test asks, and looks into."""
 
-    def __init__(self, rules: CacheRules | None, digest: str, run_ms: float) -> None:
-        self.card = ModelCard("m", "", SIGNATURE, ("v", "w"), 8, digest, rules)
+    def __init__(
+        self, rules: CacheRules | None, digest: str, run_ms: float, pad: tuple[Padding, ...]
+    ) -> None:
+        self.card = ModelCard("m", "", SIGNATURE, ("v", "w"), 8, digest, rules, pad=pad)
         ladder = {1: (int(run_ms * 1e6),), 8: (int(run_ms * 1e6),)}
         self.offer = Offer("m", "v", "onnxruntime", ladder)
         self.runs: list[tuple[int, list[Tensors]]] = []
@@ -184,10 +186,11 @@ async def a_box(
     rules: CacheRules | None = CacheRules(),  # noqa: B008
     digest: str = "d1",
     run_ms: float = 1.0,
+    pad: tuple[Padding, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Box]:
     """A box with one model `m` that gives `y = 2 x`, and a cache in front of it."""
-    box = Box(rules, digest, run_ms)
+    box = Box(rules, digest, run_ms, pad)
     with tempfile.TemporaryDirectory(prefix="lx") as folder:
         path = Path(folder) / "w"
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.running_agent import ModelsNamed
-from tests.workers.onnx_models import gather, relu, save, slow, two_by_two, words
+from tests.workers.onnx_models import gather, relu, save, slow, softmax, two_by_two, words
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,6 +27,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(words(), root / "words/1/model.onnx")
     (root / "gather/model.yaml").write_text(
         "variants: {only: {file: model.onnx}}\nruntimes: [onnxruntime]\n"
+    )
+    save(softmax(), root / "padded/model.onnx")
+    (root / "padded/model.yaml").write_text(
+        "variants: {only: {file: model.onnx}}\n"
+        "inputs: {x: {pad: {to: [4, 16]}}, mask: {pad: {to: [4, 16]}}}\n"
+        "outputs: {y: {as_long_as: x}}\n"
     )
     save(slow(), root / "slow/model.onnx")
     (root / "slow/model.yaml").write_text("variants: {only: {file: model.onnx}}\nmax_batch: 1\n")

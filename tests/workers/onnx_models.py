@@ -257,3 +257,24 @@ def logic() -> onnx.ModelProto:
     ]
     outputs = [tensor("both", "bool", ["N", 4]), tensor("y", "float32", ["N", 4])]
     return model(nodes, inputs, outputs, [constant("zero", np.array(0, np.float32))])
+
+
+def softmax(masked: bool = True, twice: bool = False) -> onnx.ModelProto:
+    """The softmax of `x` [N, L] where `mask` is 1, or of all of it; maybe also `x` twice as `z`."""
+    length: list[Dim] = ["N", "L"]
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["m"], to=TensorProto.FLOAT),
+        helper.make_node("Exp", ["x"], ["e"]),
+        helper.make_node("Mul", ["e", "m" if masked else "one"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "axis"], ["total"], keepdims=1),
+        helper.make_node("Div", ["kept", "total"], ["y"]),
+    ]
+    ends = (
+        [tensor("x", "float32", length), tensor("mask", "int64", length)],
+        [tensor("y", "float32", length)],
+    )
+    if twice:
+        nodes.append(helper.make_node("Concat", ["x", "x"], ["z"], axis=1))
+        ends[1].append(tensor("z", "float32", ["N", "K"]))
+    constants = [constant("axis", np.array([1])), constant("one", np.array(1, np.float32))]
+    return model(nodes, *ends, constants)

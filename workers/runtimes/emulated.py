@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from scheduler.core.signature import STRING
 from workers.model import Model, Variant
 from workers.model_yaml import nearest
+from workers.padding import free_axis, with_length
 from workers.runtimes.base import (
     Array,
     DeviceError,
@@ -169,6 +170,12 @@ class EmulatedSession:
         self.max_batch = model.max_batch
         self._signature = model.signature
         self._names = tuple(spec.name for spec in model.signature.inputs)
+        inputs = {spec.name: spec for spec in model.signature.inputs}
+        self._lengths = {
+            name: (each.input, free_axis(inputs[each.input]))
+            for each in model.pad
+            for name in each.outputs
+        }
         self._profile = profile
         self._device = device
         self._clock_ns = clock_ns
@@ -185,7 +192,7 @@ class EmulatedSession:
         check_names(inputs, self._names)
         batch = len(inputs[self._names[0]]) if self._signature.batched else 1
         self._wait_until(started_ns + self._latency_ns(batch))
-        return self._zeros(batch)
+        return self._zeros(batch, inputs)
 
     def serve(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run a batch of requests, which may fail at random; see `Serving`.
@@ -215,11 +222,15 @@ class EmulatedSession:
         factor = self._rng.lognormal(0.0, profile.jitter) if profile.jitter else 1.0
         return round(latency_ms * factor * 1e6)
 
-    def _zeros(self, batch: int) -> dict[str, np.ndarray[Any, Any]]:
+    def _zeros(self, batch: int, inputs: Mapping[str, Array]) -> dict[str, Array]:
         leading = (batch,) if self._signature.batched else ()
+        lengths = {
+            output: inputs[name].shape[len(leading) + axis]
+            for output, (name, axis) in self._lengths.items()
+        }
         return {
             spec.name: np.zeros(
-                leading + tuple(1 if dim is None else dim for dim in spec.shape),
+                leading + with_length(spec, lengths.get(spec.name, 1)),
                 "S1" if spec.dtype == STRING else spec.dtype,
             )
             for spec in self._signature.outputs

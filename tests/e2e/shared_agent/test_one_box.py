@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from scheduler import (
     Client,
@@ -56,6 +57,30 @@ def test_inputs_may_come_in_any_order_and_with_a_batch_dimension(client: Client)
         assert result["total"] == pytest.approx(3.0)
     batched = client.infer("pair", {"b": b[None], "a": a[None]}, deadline_ms=20_000)
     assert (batched["sum"].shape, batched["total"].shape) == ((1, 3), (1,))
+
+
+def softmax(x: NDArray[Any]) -> list[float]:
+    return [float(each) for each in np.exp(x) / np.exp(x).sum()]
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 11, 20])
+@pytest.mark.parametrize("leading", [(), (1,)])
+def test_an_item_that_is_padded_has_an_answer_of_its_own_length(
+    client: Client, length: int, leading: tuple[int, ...]
+) -> None:
+    x = np.linspace(-1, 1, length, dtype=np.float32)
+    inputs = {"x": x.reshape(*leading, -1), "mask": np.ones((*leading, length), np.int64)}
+    result = client.infer("padded", inputs, deadline_ms=20_000)
+    assert result["y"].shape == (*leading, length)
+    np.testing.assert_allclose(result["y"].ravel(), softmax(x), rtol=1e-3)
+
+
+def test_a_durable_task_that_is_padded_has_an_answer_of_its_own_length(client: Client) -> None:
+    x = np.array([0.5, 1.5, -1.0], np.float32)
+    inputs = {"x": x, "mask": np.array([1, 1, 0])}
+    task = client.submit("padded", inputs, deadline_s=60, durable=True)
+    want = [*softmax(x[:2]), 0]
+    np.testing.assert_allclose(task.result()["y"], want, rtol=1e-3)
 
 
 def test_requests_are_served_in_the_order_of_their_deadlines(client: Client) -> None:
