@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from replay.report.cases import Study
 
+_FIGURE = re.compile(r"\d[\d.,]*")
 _MOST_AFTER_LAST = 0.05
 """A note is shown if more than this share of the on-time weight came after the last request."""
 
@@ -36,13 +38,28 @@ def notes(found: Study) -> list[str]:
 
 
 def _noted(found: Study) -> list[str]:
-    """The runs' own notes; one that begins with the name of its case is said once for all cases."""
-    cases: dict[str, dict[str, None]] = {}
+    """The runs' own notes; one that begins with the name of its case is said once for all cases.
+
+    Of the others, those that differ only in their figures, as from seed to seed, are said once.
+    """
+    said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for case in found.cases:
         for note in (note for run in found.runs(case=case) for note in run.result.notes):
             text = note.removeprefix(f"{case.name}: ")
-            cases.setdefault(text, {}).update({case.name: None} if text != note else {})
-    return [f"{_named(list(names))}{text}" for text, names in cases.items()]
+            is_of_case = text != note
+            key = text if is_of_case else _FIGURE.sub("0", text)
+            texts, cases = said.setdefault(key, ({}, {}))
+            texts[text] = None
+            if is_of_case:
+                cases[case.name] = None
+    return [
+        f"{_named(list(cases))}{next(iter(texts))}{_more(len(texts) - 1)}"
+        for texts, cases in said.values()
+    ]
+
+
+def _more(alike: int) -> str:
+    return f" (and {alike} more like this, with other figures)" if alike else ""
 
 
 def _named(cases: list[str]) -> str:

@@ -23,7 +23,7 @@ from replay.report.sections import (
     load_charts,
 )
 from replay.report.svg import legend_mark
-from replay.report.table import BETWEEN_PARTS, cells, columns, compared
+from replay.report.table import BETWEEN_PARTS, BILLED, cells, columns, compared
 from replay.results import RunResult
 from scheduler.files import write_output
 
@@ -59,10 +59,13 @@ def page(results: Sequence[RunResult], compare: tuple[str, str] | None = None) -
     )
     templates.filters["parted"] = _parted
     found = study(results)
+    titles = [column.title for column in columns(found)]
     parts = {
+        "title": _title(found),
         "facts": _facts(found),
         "notes": notes(found),
-        "columns": [column.title for column in columns(found)],
+        "columns": titles,
+        "billed": " and ".join(each for each in titles if each in BILLED).capitalize(),
         "policies": _policies(found),
         "endings": ENDINGS,
         "by_case": _by_case(found),
@@ -84,6 +87,19 @@ def page(results: Sequence[RunResult], compare: tuple[str, str] | None = None) -
 def _parted(name: str) -> Markup:
     """A policy's name that is wrapped between its parts where possible."""
     return Markup("<wbr>").join(BETWEEN_PARTS.split(name))
+
+
+def _title(found: Study) -> str:
+    """What was played with what, so that one report can be told from another."""
+    scenarios = list(dict.fromkeys(case.scenario for case in found.cases))
+    return f"{_few(found.policies, 'policies')} on {_few(scenarios, 'scenarios')}"
+
+
+def _few(names: Sequence[str], what: str) -> str:
+    *others, last = names or ("nothing",)
+    if len(others) > 2:
+        return f"{len(names)} {what}"
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _facts(found: Study) -> str:

@@ -89,6 +89,8 @@ _COLUMNS: Sequence[Column] = (
     Column("cost", lambda run: run.cost, money),
     Column("joules", lambda run: run.energy_j, money),
 )
+BILLED = ("cost", "joules")
+"""Columns whose values are totals of a run."""
 _NOT_IF_NARROW = ("failed", "joules")
 _NOT_IF_FULL = (*_NOT_IF_NARROW, "p50 ms", "late")
 _NOT_IF_SMALL = (*_NOT_IF_FULL, "expired", "cost")
@@ -263,9 +265,11 @@ def _told(found: Study, left_out: int) -> tuple[list[str], list[tuple[str, list[
     titles = [column.title for column in columns(found)]
     if left_out:
         titles = [title.removesuffix(" %") for title in titles]
-    unit = " · shares in %" if left_out else ""
     unwanted = ((), (), _NOT_IF_NARROW, _NOT_IF_FULL, _NOT_IF_SMALL, _NOT_IF_TINY)[left_out]
     kept = [i for i, title in enumerate(titles) if title not in unwanted]
+    billed = [titles[index] for index in kept if titles[index] in BILLED]
+    unit = " · shares in %" if left_out else ""
+    unit += f" · {' and '.join(billed)} of a run" if billed else ""
     blocks: list[tuple[str, list[list[str]]]] = []
     for name, case in _shown(found):
         rows = []

@@ -4,6 +4,7 @@ import math
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import StringIO
 from itertools import combinations, pairwise
@@ -165,6 +166,17 @@ def test_a_note_on_several_cases_is_said_once():
     assert notes(study(runs[:1]))[1] == "cameras, load 0.5: it ended early"
 
 
+def test_a_note_that_differs_only_in_its_figures_from_seed_to_seed_is_said_once():
+    runs = [result("edf", seed) for seed in (1, 2, 3)]
+    for run in runs:
+        run.notes = [f"{run.seed}.5 ms late", f"cameras, load 0.9: over at {run.seed} s"]
+    assert notes(study(runs))[:4] == [
+        "1.5 ms late (and 2 more like this, with other figures)",
+        *(f"cameras, load 0.9: over at {seed} s" for seed in (1, 2, 3)),
+    ]
+    assert notes(study(runs[:1]))[0] == "1.5 ms late"
+
+
 def test_how_far_sending_was_behind_the_schedule_is_told_of_live_runs():
     live = [result("goodput", seed) for seed in (1, 2)]
     assert {row["send_lag_max_ms"] for row in summary(live)} == {None}
@@ -284,6 +296,33 @@ class TestPage:
         heads = [e.text or "" for e in ElementTree.fromstring(drawing.group()) if e.text]
         figures = re.compile(r"^a-.*….*: [+-]\d+\.\d\d ± \d+\.\d\d, (clear|within chance)$")
         assert len([each for each in heads if figures.match(each)]) > 1
+
+    @pytest.mark.parametrize(
+        ("policies", "names", "title"),
+        [
+            (["edf"], ["cameras"], "edf on cameras"),
+            (["edf", "a", "b"], ["hall", "yard"], "edf, a and b on hall and yard"),
+            (["edf", "a", "b", "c"], list("wxyz"), "4 policies on 4 scenarios"),
+        ],
+    )
+    def test_its_title_tells_what_was_played(self, policies, names, title, tmp_path):
+        runs = [result(policy, load=load) for policy in policies for load in (0.5, 1.0)]
+        played = [replace(run, scenario=name) for name in names for run in runs]
+        page = written(played, tmp_path)
+        check_page(page)
+        assert f"<h1>{title}</h1>" in page
+        assert f"<title>{title} · laxity replay</title>" in page
+
+    def test_what_is_of_a_run_is_said_to_be(self, tmp_path):
+        runs = [result("edf"), result("goodput")]
+        assert "Cost of a run." in written(runs, tmp_path)
+        assert "cost of a run" in printed(runs)
+        for run in runs:
+            run.energy_j = 3.0
+        assert "Cost and joules of a run." in written(runs, tmp_path)
+        for run in runs:
+            run.cost = run.energy_j = None
+        assert "of a run" not in written(runs, tmp_path) + printed(runs)
 
     def test_the_same_results_give_the_same_bytes(self, tmp_path):
         assert written(sweep("a", "b"), tmp_path) == written(sweep("a", "b"), tmp_path)
@@ -539,7 +578,8 @@ class TestTerminal:
         found = study(runs)
         titles = {word for column in columns(found) for word in column.title.split()}
         unit = " · shares in %" if "expired %" not in printed(runs, width) else ""
-        *_, means = printed(runs, width).partition(f"mean of 3 cases{unit}")
+        billed = "cost and joules" if "joules" in printed(runs, width) else "cost"
+        *_, means = printed(runs, width).partition(f"mean of 3 cases{unit} · {billed} of a run\n")
         heads, *rows = [line.split() for line in means.splitlines() if re.search(r"\w", line)][:3]
         assert {"time", "expired", "cost"} <= set(heads) <= titles | {"policy"}
         for policy, *told in rows:
