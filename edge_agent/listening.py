@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,15 @@ from workers.link_server import listener_at
 _BACKLOG = 1024
 _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """Errors for an address of a name that this box does not have, such as IPv6 where it has none."""
+
+
+_REMEDIES = {
+    os.strerror(errno.EADDRINUSE): (
+        "; stop what uses it (`laxity doctor --config FILE` names it), or listen elsewhere"
+    ),
+    os.strerror(errno.EACCES): "; run this as a user who may, or listen elsewhere",
+}
+"""What to do, by the reason for a refusal."""
 
 
 def check_free(address: Address, listed: Iterable[Address] = ()) -> None:
@@ -136,4 +146,4 @@ def _bound(family: int, where: Any, shared: bool, both: bool) -> socket.socket:
 
 
 def _refusal(address: Address, why: str) -> AgentError:
-    return AgentError(f"can't listen on {address}: {why}")
+    return AgentError(f"can't listen on {address}: {why}{_REMEDIES.get(why, '')}")

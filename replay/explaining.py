@@ -150,10 +150,10 @@ def explain(path: Path | str, request_id: int, run: str | None = None, note: Not
         if told.brief is not None and not told.life.runs:
             break
     if told.request is None:
-        raise JournalError(
-            str(path), None, f"no request {request_id} in run {name}",
-            "an id of that run" + (f", or another run: {', '.join(others)}" if others else ""),
-        )  # fmt: skip
+        expected = "an id of that run, as `laxity explain` lists them"
+        if others:
+            expected += f", or another run: {', '.join(others)}"
+        raise JournalError(str(path), None, f"no request {request_id} in run {name}", expected)
     return Tale(name, told.brief, tuple(told.steps))
 
 

@@ -63,12 +63,17 @@ def journal_files(path: Path | str) -> list[Path]:
         path: A folder, or one file.
 
     Raises:
-        JournalError: The folder has no journal files.
+        JournalError: The folder can't be read, or has no journal files.
     """
     path = Path(path)
     if not path.is_dir():
         return [path]
-    files = sorted(path.glob(f"*{SUFFIX}"))
+    try:
+        files = sorted(path / name for name in os.listdir(path) if name.endswith(SUFFIX))
+    except OSError as error:
+        raise JournalError(
+            str(path), None, f"can't be read ({error.strerror})", "a journal's folder"
+        ) from None
     if not files:
         raise JournalError(str(path), None, f"no file named *{SUFFIX}", "a journal's folder")
     return files

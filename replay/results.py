@@ -78,6 +78,10 @@ class Sample:
     busy: Mapping[str, int | None]
 
 
+LATE_ITSELF = "the load generator was late itself"
+"""How a note begins on a live run whose requests were sent too late."""
+
+
 class SendLag(NamedTuple):
     """How long after they were due the requests of a live run were sent."""
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from replay.results import LATE_ITSELF
 from replay.simulator import Arrival
 from scheduler.core.outcomes import Outcome
 
@@ -136,7 +137,7 @@ class LiveTally:
         if lag_ns <= TOLERATED_LAG_NS and share <= TOLERATED_LAG_SHARE:
             return None
         return (
-            f"the load generator was late itself: 1 % of its requests went out {lag_ns / 1e6:.1f} "
+            f"{LATE_ITSELF}: 1 % of its requests went out {lag_ns / 1e6:.1f} "
             f"ms or more after their time ({share:.0%} of their deadline), and that is part of "
             "their latency; give it more processes or a core of its own"
         )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from replay.report.cases import Study
+from replay.results import LATE_ITSELF
 
-_FIGURE = re.compile(r"\d[\d.,]*")
 _MOST_AFTER_LAST = 0.05
 """A note is shown if more than this share of the on-time weight came after the last request."""
 
@@ -40,14 +39,14 @@ def notes(found: Study) -> list[str]:
 def _noted(found: Study) -> list[str]:
     """The runs' own notes; one that begins with the name of its case is said once for all cases.
 
-    Of the others, those that differ only in their figures, as from seed to seed, are said once.
+    Of those on a late load generator, which has other figures in each run, the first is said.
     """
     said: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for case in found.cases:
         for note in (note for run in found.runs(case=case) for note in run.result.notes):
             text = note.removeprefix(f"{case.name}: ")
             is_of_case = text != note
-            key = text if is_of_case else _FIGURE.sub("0", text)
+            key = LATE_ITSELF if text.startswith(LATE_ITSELF) else text
             texts, cases = said.setdefault(key, ({}, {}))
             texts[text] = None
             if is_of_case:
@@ -59,7 +58,7 @@ def _noted(found: Study) -> list[str]:
 
 
 def _more(alike: int) -> str:
-    return f" (and {alike} more like this, with other figures)" if alike else ""
+    return f" (likewise in other runs: {alike} more)" if alike else ""
 
 
 def _named(cases: list[str]) -> str:

@@ -19,7 +19,7 @@ from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
 from scheduler.cli.tables import STYLES, figure, plain_table
 from scheduler.core.outcomes import Outcome
-from scheduler.errors import LaxityError
+from scheduler.errors import LaxityError, TaskNotFound
 
 if TYPE_CHECKING:
     from replay.explaining import Brief, Tale
@@ -106,7 +106,11 @@ def explain(
 def _explain_task(task: str, url: str | None, as_json: bool) -> None:
     from scheduler.cli.tasks import show
 
-    show(task, url, as_json)
+    try:
+        show(task, url, as_json)
+    except TaskNotFound as error:
+        known = "a request's id is a number, and `laxity explain` lists the last ones"
+        raise TaskNotFound(f"{error}; {known}") from None
     if not as_json:
         say("each run of a task is a separate request: list them with laxity explain --model")
 

@@ -40,9 +40,9 @@ def check_places(
             raise WrongUsage(f"{path} is an input; name another file to write to")
         if begin is not None and _is_else(path, begin):
             raise WrongUsage(f"{path} exists and is not a result; name another file to write to")
-        if path.is_dir():
+        if os.path.isdir(path):
             raise WrongUsage(f"{path} is a folder; name a file to write to")
-        if not path.absolute().parent.is_dir():
+        if not os.path.isdir(path.absolute().parent):
             raise WrongUsage(f"{path}: there is no folder {path.parent}")
         if not all(os.access(each, os.W_OK) for each in _touched(path)):
             raise WrongUsage(f"{path} can't be written by this user")
@@ -50,13 +50,13 @@ def check_places(
 
 def _touched(path: Path) -> list[Path]:
     """What must be writable: an existing file, and the folder in which it is made or replaced."""
-    existing = [path] if path.exists() else []
+    existing = [path] if os.path.exists(path) else []
     folder = Path(os.path.realpath(path)).parent
-    return [*existing, folder] if is_replaceable(path) else existing
+    return [*existing, folder] if is_replaceable(path) or not existing else existing
 
 
 def _is_else(path: Path, begin: bytes) -> bool:
-    if not path.is_file() or path.is_relative_to("/dev"):
+    if not os.path.isfile(path) or path.is_relative_to("/dev"):
         return False
     with suppress(OSError), path.open("rb") as file:
         first = file.read(256).lstrip()[:1]

@@ -29,6 +29,9 @@ _FORMS = {
 }
 """Pydantic's error types that speak of Python types, in terms of YAML."""
 
+_AMOUNT = re.compile(r"[\d.]+\s*[A-Za-z]+")
+_UNIT = re.compile(r"_(ms|s|kb|mb|gb|w)$")
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -188,6 +191,7 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
         elif value is False and "enabled" in fields:
             text += " (here {enabled: false})"
         return text if is_secret else f"{text}; got {_shortened(value)}"
+    key = str(location[-1]) if location else ""
     text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     if is_secret:
         return text
@@ -195,6 +199,8 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     if kind == "literal_error":
         meant = did_you_mean(str(value), re.findall(r"'([^']*)'", text), "")
         return f"{said}; {meant}" if meant else said
+    if kind in ("int_type", "float_type") and _AMOUNT.fullmatch(str(value)) and _UNIT.search(key):
+        return f"{said}; the number alone, as the key names the unit"
     return said
 
 

@@ -146,7 +146,7 @@ def _refusal(address: Address, listed: Sequence[Address]) -> str | None:
     try:
         check_free(address, listed)
     except AgentError as error:
-        return str(error)
+        return str(error).partition("; ")[0]  # a finding has a remedy of its own
     return None
 
 

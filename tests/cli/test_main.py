@@ -555,6 +555,11 @@ class TestStatus:
         told = "0.3 ms · takes no new answers (1,234 refused): out of memory"
         assert told in " ".join(out.split())
 
+    def test_who_explains_what_is_no_id_learns_what_is_one(self, box, laxity):
+        box.on_task = lambda peer, header: peer.refuse(header, "task_not_found", "no task 'abc'")
+        _, _, err = laxity("explain", "abc")
+        assert "no task 'abc'; a request's id is a number, and `laxity explain` lists" in err
+
     def test_why_tasks_are_refused_has_a_line_of_its_own(self, box, laxity, monkeypatch):
         monkeypatch.setitem(
             STATUS, "durable", {"waiting": 0, "running": 0, "problem": "/s/tasks: full"}

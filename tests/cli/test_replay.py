@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from multiprocessing import active_children
 from pathlib import Path
@@ -252,6 +253,34 @@ except Exception as error:
 """
     said = subprocess.check_output([sys.executable, "-c", as_another], text=True)
     assert said == "/usr/rows.json can't be written by this user\n"
+
+
+def test_a_folder_that_the_user_may_not_look_into_is_told_to_be_one(tmp_path):
+    as_another = """
+import os, sys
+from pathlib import Path
+from replay.journal_files import journal_files
+from scheduler.cli.places import check_places
+if os.geteuid() == 0:
+    os.setuid(65534)
+folder = Path("closed")
+for check in (check_places, journal_files):
+    try:
+        check(folder / "r.html" if check is check_places else folder)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+    with tempfile.TemporaryDirectory() as outer:
+        Path(outer).chmod(0o755)
+        closed = Path(outer, "closed")
+        closed.mkdir(mode=0)
+        words = [sys.executable, "-c", as_another]
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        said = subprocess.check_output(words, text=True, cwd=outer, env=environ)
+    assert said == (
+        "WrongUsage closed/r.html can't be written by this user\n"
+        "JournalError closed: can't be read (Permission denied); expected a journal's folder\n"
+    )
 
 
 def test_a_chart_of_too_little_is_not_drawn_and_the_rest_is_given(run, monkeypatch):

@@ -229,6 +229,11 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("cache: {timeout_ms: '5'}", "cache.timeout_ms: should be a valid number; got '5'"),
         (
+            "drain_s: 5s",
+            "should be a valid number; got '5s'; the number alone, as the key names the unit",
+        ),
+        ("cache: {max_mb: 256 MB}", "got '256 MB'; the number alone, as the key names the unit"),
+        (
             "cloud: [{name: a, url: 'http://a', cost_per_request: yes}]",
             "cloud[0].cost_per_request: should be a valid number; got true",
         ),

@@ -110,7 +110,8 @@ def test_a_port_that_somebody_has_is_told_before_anything_starts(refusal, write,
         port = other.getsockname()[1]
         listen = {"native": f"unix://{tmp_path}/s", door: f"tcp://127.0.0.1:{port}"}
         told = refusal(write(f"listen: {json.dumps(listen)}"))
-    assert told == f"can't listen on tcp://127.0.0.1:{port}: Address already in use"
+    remedy = "stop what uses it (`laxity doctor --config FILE` names it), or listen elsewhere"
+    assert told == f"can't listen on tcp://127.0.0.1:{port}: Address already in use; {remedy}"
 
 
 def test_an_address_of_another_machine_is_told(refusal, write, tmp_path):

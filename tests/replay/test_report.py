@@ -26,7 +26,7 @@ from replay.report.rows import Dots, dot_chart
 from replay.report.statistics import Estimate, estimate
 from replay.report.svg import WIDTH, count_axis, spread, ticks
 from replay.report.table import cells, columns, folded, money, percent, points
-from replay.results import Row, Rows, RunResult, Sample, SendLag
+from replay.results import LATE_ITSELF, Row, Rows, RunResult, Sample, SendLag
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 OUTCOMES = ("completed", "late", "infeasible", "overloaded", "expired", "cancelled", "failed")
@@ -166,15 +166,15 @@ def test_a_note_on_several_cases_is_said_once():
     assert notes(study(runs[:1]))[1] == "cameras, load 0.5: it ended early"
 
 
-def test_a_note_that_differs_only_in_its_figures_from_seed_to_seed_is_said_once():
+def test_that_the_load_generator_was_late_in_several_runs_is_said_once():
     runs = [result("edf", seed) for seed in (1, 2, 3)]
     for run in runs:
-        run.notes = [f"{run.seed}.5 ms late", f"cameras, load 0.9: over at {run.seed} s"]
+        run.notes = [f"{LATE_ITSELF} by {run.seed} ms", f"policy on seed {run.seed} failed"]
     assert notes(study(runs))[:4] == [
-        "1.5 ms late (and 2 more like this, with other figures)",
-        *(f"cameras, load 0.9: over at {seed} s" for seed in (1, 2, 3)),
+        f"{LATE_ITSELF} by 1 ms (likewise in other runs: 2 more)",
+        *(f"policy on seed {seed} failed" for seed in (1, 2, 3)),
     ]
-    assert notes(study(runs[:1]))[0] == "1.5 ms late"
+    assert notes(study(runs[:1]))[0] == f"{LATE_ITSELF} by 1 ms"
 
 
 def test_how_far_sending_was_behind_the_schedule_is_told_of_live_runs():
