@@ -321,7 +321,7 @@ class TestPage:
             run.energy_j = 3.0
         assert "Cost and joules of a run." in written(runs, tmp_path)
         for run in runs:
-            run.cost = run.energy_j = None
+            run.cost = run.energy_j = 0.0
         assert "of a run" not in written(runs, tmp_path) + printed(runs)
 
     def test_the_same_results_give_the_same_bytes(self, tmp_path):
