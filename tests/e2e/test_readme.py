@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +92,6 @@ def test_make_commands_have_a_target(command: str) -> None:
 def test_commands_do_what_they_should(
     command: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    np.save(tmp_path / "digit.npy", np.zeros((1, 8, 8), np.float32))
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     assert run(command, environment, tmp_path)
 
