@@ -31,6 +31,7 @@ from replay.demo.figures import (
     recovery,
 )
 from replay.demo.view import Screen, number, summary
+from replay.demo.waits import CoreWaits, wait_warning
 from scheduler import AsyncClient, LaxityError
 from scheduler.files import write_output
 
@@ -73,6 +74,7 @@ class Demo:
         self._json_file = json_file
         self._keep = keep
         self._console = Console(highlight=False)
+        self._excuse: str | None = None
         self._started_s = time.monotonic()
 
     def run(self) -> int:
@@ -97,6 +99,8 @@ class Demo:
         if self._json_file is not None:  # first, since a reader of the display may close its pipe
             write_output(self._json_file, json.dumps(figures, indent=2) + "\n")
         console.print(summary(figures, {phase.name: phase.title for phase in PHASES}))
+        if self._excuse is not None:
+            console.print(f"\n{self._excuse}", style="yellow", markup=False)
         self._say_where(box)
         return 0 if figures["laws"]["kept"] else 1
 
@@ -119,7 +123,12 @@ class Demo:
             mine = generator_cores(box.device_cores)
             self._say_box(screen, model, box.device_cores)
             _settle_down(mine)
-            phases, kill_found = await self._play_all(box, client, screen, scans, model)
+            waits = CoreWaits(client)
+            try:
+                phases, kill_found = await self._play_all(box, client, screen, scans, model)
+            finally:
+                waits.stop()
+            self._excuse = wait_warning(waits.shares)
         finally:
             await client.close()
         shares = {p["policy"]: p["share_of_possible"] for p in phases if p["load"] > 1}
