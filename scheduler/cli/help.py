@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +18,9 @@ from scheduler.errors import LaxityError
 
 _UsageError: Any = typer.BadParameter.__base__
 """Click's; Typer has a copy of its own in newer versions, and exports it in none."""
+
+_INPUT = re.compile(r"Input (should be .*?)(?:, unable to parse .*)?")
+"""What Typer says of a value that has the wrong type, without the value."""
 
 _WIDTH = 76
 """Width of an 80-column terminal, less the margins of an epilog."""
@@ -114,7 +118,14 @@ class _Command(_Errors, _Flags, _Paragraphs, TyperCommand):
             value = found.get(each.name)
             if value == "" or (isinstance(value, (list, tuple)) and "" in value):
                 raise typer.BadParameter("it is empty", ctx=ctx, param=each)
-        left: list[str] = super().parse_args(ctx, args)
+        try:
+            left: list[str] = super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            value = found.get(error.param.name) if error.param and error.param.name else None
+            wrong = _INPUT.fullmatch(error.message)
+            if wrong and isinstance(value, str):
+                error.message = f"it {wrong[1]}, not {value!r}"
+            raise
         return left
 
     def invoke(self, ctx: Any) -> Any:

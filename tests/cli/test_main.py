@@ -250,6 +250,21 @@ class TestHelp:
         assert said in err
 
     @pytest.mark.parametrize(
+        ("words", "option", "value"),
+        [
+            ("infer digits -i x.npy --deadline-ms 50ms", "--deadline-ms", "50ms"),
+            ("replay load-1_2 --seeds 0", "--seeds", "0"),
+            ("top --count 1.5 --json", "--count", "1.5"),
+        ],
+    )
+    def test_a_value_that_is_none_is_shown(self, laxity, words, option, value):
+        status, _, err = laxity(*words.split())
+        assert status == 2
+        assert option in err
+        assert f"'{value}'" in err
+        assert "Input" not in err
+
+    @pytest.mark.parametrize(
         "words",
         [
             ("infer", "digits", "-i", "x.npy", "--variant", ""),
