@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ from scheduler.config.devices import DeviceConfig
 from scheduler.config.doors import DoorsConfig
 from scheduler.config.listen import ListenConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
-from scheduler.config.problems import ConfigError, problems_of, read_yaml_file
+from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml_file
 from scheduler.config.types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -210,9 +211,13 @@ def is_cloud_config(path: Path) -> bool:
     Raises:
         ConfigError: The file can't be read.
     """
-    keys = read_yaml_file(path)[0].keys()
+    return _leaning(read_yaml_file(path)[0]) > 0
+
+
+def _leaning(data: Mapping[str, Any]) -> int:
+    """How many more keys are known only to `laxity cloud` than only to a box."""
     of_box, of_cloud = Config.model_fields.keys(), ApplicationConfig.model_fields.keys()
-    return len(keys & (of_cloud - of_box)) > len(keys & (of_box - of_cloud))
+    return len(data.keys() & (of_cloud - of_box)) - len(data.keys() & (of_box - of_cloud))
 
 
 def load_cloud_config(path: Path) -> ApplicationConfig:
@@ -226,4 +231,8 @@ def load_cloud_config(path: Path) -> ApplicationConfig:
     try:
         return ApplicationConfig.model_validate(data, context=base)
     except ValidationError as error:
-        raise ConfigError(str(path), problems_of(error, ApplicationConfig, node)) from None
+        problems = problems_of(error, ApplicationConfig, node)
+        if _leaning(data) < 0:
+            told = "looks like a file for `edge_agent --config`, not for `laxity cloud`"
+            problems = [Problem("", told), *problems]
+        raise ConfigError(str(path), problems) from None

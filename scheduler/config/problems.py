@@ -190,7 +190,10 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
             text += " ({} takes their defaults)"
         elif value is False and "enabled" in fields:
             text += " (here {enabled: false})"
-        return text if is_secret else f"{text}; got {_shortened(value)}"
+        if is_secret:
+            return text
+        meant = f"; did you mean {{id: {value}}}?" if "id" in fields and _is_id(value) else ""
+        return f"{text}; got {_shortened(value)}{meant}"
     key = str(location[-1]) if location else ""
     text = _FORMS.get(kind) or str(item["msg"]).replace("Input should be", "should be")
     if is_secret:
@@ -202,6 +205,10 @@ def _message(item: Mapping[str, Any], model: type[BaseModel], location: Location
     if kind in ("int_type", "float_type") and _AMOUNT.fullmatch(str(value)) and _UNIT.search(key):
         return f"{said}; the number alone, as the key names the unit"
     return said
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[\w:-]+", value) is not None
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> str:

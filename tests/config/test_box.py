@@ -196,6 +196,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("devices: [{id: 'cpu:0', cores: 1}]", "devices[0].cores: should be a list; got 1"),
         ("devices: &a [*a]", "devices[0]: should be a mapping with the keys id"),
+        ("devices: [gpu:0]", "got 'gpu:0'; did you mean {id: gpu:0}?"),
         ("listen: {native: []}", "edge.yaml:1: listen.native: should have at least 1 item; got []"),
         (
             "listen: {native: 'tls://127.0.0.1:1'}",

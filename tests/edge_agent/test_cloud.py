@@ -124,8 +124,9 @@ def test_replicas_open_no_files_that_only_one_of_them_can_have(tmp_path: Path) -
 
 
 def test_a_boxs_configuration_is_another_file() -> None:
-    with pytest.raises(ConfigError, match="listen"):
+    with pytest.raises(ConfigError, match="listen") as told:
         load_cloud_config(ROOT / "configs/edge.yaml")
+    assert "looks like a file for `edge_agent --config`" in str(told.value).splitlines()[0]
     with pytest.raises(ConfigError, match="replicas"):
         load_config(ROOT / "configs/cloud.yaml")
 
