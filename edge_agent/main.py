@@ -48,7 +48,8 @@ console = whole_lines()
 
 
 @app.command(
-    **COMMAND,
+    cls=COMMAND["cls"],
+    context_settings={**COMMAND["context_settings"], "allow_extra_args": True},
     epilog=examples(
         ("edge_agent", "serve ./models on what this box has"),
         ("edge_agent --config edge.yaml", "as the file says; see configs/edge.yaml"),
@@ -60,6 +61,7 @@ console = whole_lines()
     ),
 )
 def serve(
+    ctx: typer.Context,
     config: Annotated[
         Path | None, typer.Option(help="YAML file; `laxity config schema` documents it.")
     ] = None,
@@ -90,6 +92,9 @@ def serve(
     if show_version:
         print(f"laxity {version('laxity')}")
         return
+    if ctx.args:
+        _complain(f"unexpected {ctx.args[0]!r}; a configuration is given as --config FILE")
+        raise typer.Exit(2)
     if as_json and not probe_only:
         _complain("--json works only with --probe; for a running box use `laxity status --json`")
         raise typer.Exit(2)

@@ -222,6 +222,7 @@ def test_an_option_that_would_do_nothing_is_refused(edge_agent, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (("edge.yaml",), "unexpected 'edge.yaml'; a configuration is given as --config FILE"),
         (("--config", "/dev/null"), "--config /dev/null: must be a regular file"),
         (("--models", "nowhere"), "--models nowhere: there is no such folder"),
         (("--join", "box-a"), "--join box-a: 'tcp://box-a' lacks a port: tcp://HOST:PORT"),
