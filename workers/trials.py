@@ -32,6 +32,12 @@ _STATEFUL = (
 )
 
 
+_FIXED = (
+    "served in batches of at most {0}: the file fixes its batch dimension at 1; export it with a "
+    "free one, or say `max_batch: {0}` in model.yaml"
+)
+
+
 class _Tried(NamedTuple):
     session: Session
     answers: Answers
@@ -97,10 +103,14 @@ class RuntimeTrials:
         """
         case = Case(model, variant)
         try:
-            return self._choose(case, note)
+            choice = self._choose(case, note)
         except _SHORTAGES as error:
             self._loader.report(case, "*", f"could not be tried: {spell(error)}")
             return None
+        wanted = min(model.max_batch, self._around.max_batch)
+        if choice is not None and variant.fixed_batch and choice.session.max_batch < wanted:
+            self._loader.report(case, choice.runtime, _FIXED.format(choice.session.max_batch))
+        return choice
 
     def _choose(self, case: Case, note: Note) -> Choice | None:
         candidates = self.candidates(case.model, case.variant)

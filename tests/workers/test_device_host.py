@@ -382,6 +382,22 @@ def test_a_runtime_that_fails_leaves_the_variant_to_the_others(start, add):
     assert "failed on random inputs" in problem.reason
 
 
+@pytest.mark.parametrize(
+    ("runtime", "most", "told"),
+    [("onnxruntime", 8, True), ("onnxruntime", 1, False), ("openvino", 8, False)],
+)
+def test_a_file_that_takes_one_item_at_a_time_is_told_of(start, add, runtime, most, told):
+    yaml = f"max_batch: {most}\nvariants: {{a: {{file: model.onnx}}}}"
+    add("relu", onnx_models.relu(batch=1), yaml)
+    for _ in range(2):  # measured, and as measured before
+        host = start(runtime)
+        list(host.prepare())
+        reasons = [problem.reason for problem in host.problems]
+        assert [reason.partition(";")[0] for reason in reasons] == [
+            "served in batches of at most 1: the file fixes its batch dimension at 1"
+        ] * told
+
+
 @needs_both
 @pytest.mark.parametrize("first", CPU_RUNTIMES)
 def test_a_runtime_that_disagrees_with_the_first_is_rejected(start, add, first):

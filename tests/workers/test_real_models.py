@@ -42,7 +42,10 @@ def test_published_outputs_are_reproduced(root, tmp_path, name, file):
     results = host.run("model", "a", items)
     host.close()
 
-    assert (offer.runtime, host.problems) == (name, [])
+    assert offer.runtime == name
+    # Both files fix the batch at 1, which only OpenVINO can change.
+    problems = [problem.reason.partition(":")[0] for problem in host.problems]
+    assert problems == ["served in batches of at most 1"] * (name == "onnxruntime" and samples > 1)
     assert len(results) == samples
     for case, result in zip(published, results, strict=True):
         assert isinstance(result, dict)
