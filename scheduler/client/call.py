@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import wire
+from scheduler.client.tracing import traceparent
 from scheduler.core.requests import DEFAULT_PRIORITY, LEAST_WEIGHT, LOWEST_PRIORITY, MOST_WEIGHT
 from scheduler.errors import InvalidInput
 from scheduler.shared_pages import LEAST_BYTES
@@ -209,6 +210,7 @@ def task_call(
         call_id, future, model, inputs, seconds_ms, variant=variant, priority=priority
     )
     call.header.update(t="task", task=task_id)
+    call.header.pop("trace", None)
     call.is_infer = False
     call.due_ns = call.submitted_ns + int(deadline_ms * 1e6)
     return call
@@ -250,6 +252,8 @@ def infer_call(
         header["late"] = True
     if exact:
         header["exact"] = True
+    if trace := traceparent():
+        header["trace"] = trace
     return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
 
 

@@ -19,6 +19,7 @@ from scheduler.config.listen import ListenConfig
 from scheduler.config.neighbours import NeighboursConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
 from scheduler.config.problems import ConfigError, problems_of, read_yaml, read_yaml_file
+from scheduler.config.tracing import TracingConfig
 from scheduler.config.types import ConfigPath, Count, Seconds, Section, written_as
 
 
@@ -195,6 +196,9 @@ class Config(Section):
 
     neighbours: NeighboursConfig | None = None
     """How this box finds the other boxes of its site; without this section it works alone."""
+
+    tracing: TracingConfig | None = None
+    """Traces of requests for an OpenTelemetry collector; without this section, none are made."""
 
     log: LogConfig = Field(default_factory=LogConfig)
     """What the daemon writes to stderr."""

@@ -32,6 +32,7 @@ from scheduler.daemon.parts import (
     open_cache,
     open_journal,
     open_tasks,
+    open_traces,
     shared_bodies,
 )
 from scheduler.daemon.reloading import LiveConfig
@@ -199,6 +200,7 @@ class SchedulerProcess:
         )
         self._cache = open_cache(config, self._driver)
         self._door = NativeDoor(self._driver, rules, self._describe, self._cache)
+        self._door.admission.traces = open_traces(config)
         self._door.tasks = open_tasks(config, self._driver, self._door.admission)
         self._door.shelf = ModelShelf(config.models)
         self._direct = DirectDoor(self._loop, self._door)
@@ -270,6 +272,7 @@ class SchedulerProcess:
 
     def _describe(self) -> dict[str, Any]:
         neighbours, tasks = self._door.neighbours, self._door.tasks
+        traces = self._door.admission.traces
         return {
             "site": self._live.config.site,
             "version": self._version,
@@ -289,6 +292,7 @@ class SchedulerProcess:
             "journal": self._journal.status() if self._journal is not None else None,
             "cache": self._cache.status() if self._cache is not None else None,
             "durable": tasks.desk.status() if tasks is not None else None,
+            "tracing": traces.describe() if traces is not None else None,
             "neighbours": neighbours.describe() if neighbours is not None else None,
             **self._driver.status(),
         }
@@ -315,6 +319,8 @@ class SchedulerProcess:
         if neighbours is not None:
             await neighbours.close()
         await self._driver.close()
+        if self._door.admission.traces is not None:
+            await self._door.admission.traces.close(end_s - time.monotonic())
         if self._cache is not None:
             await self._cache.close()
         if self._journal is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import socket
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
@@ -11,12 +12,14 @@ import structlog
 
 from scheduler.address import Address, parse_address
 from scheduler.config.box import Config
+from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.limits import Limits
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.journal_writer import JournalBounds
 from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.daemon.shared_bodies import FILES_EACH, SharedBodies
+from scheduler.daemon.tracing.traces import Traces
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds
 from scheduler.ingress.admission import Admission
@@ -89,6 +92,30 @@ def open_tasks(config: Config, driver: Driver, admission: Admission) -> TaskDoor
     )
     desk = TaskDesk(driver, config.tasks_dir, bounds, admission.is_loaded)
     return TaskDoor(desk, admission, bounds, int(durable.max_deadline_s * 1e9))
+
+
+def open_traces(config: Config) -> Traces | None:
+    """Starts to trace requests if that is configured.
+
+    Raises:
+        ConfigError: What sends traces is not installed.
+    """
+    asked = config.tracing
+    if asked is None:
+        return None
+    try:
+        metadata.version("opentelemetry-exporter-otlp-proto-http")
+    except metadata.PackageNotFoundError as error:
+        lacking = f"needs {error.name}: pip install 'laxity[tracing]'"
+        raise ConfigError("tracing", [Problem("", lacking)]) from None
+    named = config.neighbours.name if config.neighbours is not None else None
+    resource = {
+        "service.name": "laxity",
+        "service.version": metadata.version("laxity"),
+        "service.instance.id": named or socket.gethostname(),
+        "service.namespace": config.site,
+    }
+    return Traces(asked.endpoint, resource, asked.share)
 
 
 def token_for_others(config: Config) -> str | None:

@@ -26,6 +26,7 @@ class Submission:
         accept_late: As in `Request`.
         reply: Called exactly once, with the answer.
         budget_ns: The budget that its caller gave it; 0 if unknown.
+        trace: The `traceparent` for servers that it is sent to; empty if it is not traced.
     """
 
     kind: RequestClass
@@ -37,6 +38,7 @@ class Submission:
     accept_late: bool
     reply: Callable[[Answer], None]
     budget_ns: int = 0
+    trace: str = ""
 
 
 class Provenance(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.daemon.tracing.traces import Traces
 from scheduler.errors import InvalidInput, Overloaded, RequestEnded, Unavailable
 from scheduler.ingress.quotas import Quotas
 from scheduler.ingress.request_header import (
@@ -33,12 +34,14 @@ class Admission:
     Attributes:
         quotas: What each tenant holds.
         statistics: How requests ended.
+        traces: Traces some requests; None for none.
     """
 
     def __init__(self, driver: Driver, max_budget_ns: int) -> None:
         """Starts with no requests, and every model loaded."""
         self.quotas = Quotas(driver.core.limits)
         self.statistics = Statistics()
+        self.traces: Traces | None = None
         self._driver = driver
         self._max_budget_ns = max_budget_ns
         self._shapes = RequestShapes(driver.catalog)
@@ -118,17 +121,31 @@ class Admission:
                 counted()
             raise
         now_ns = self._driver.clock_ns()
+        traces, trace = self.traces, None
+        if traces is not None:
+            trace = traces.begin(header.get("trace"), model, budget_ns)
 
         def ended(answer: Answer) -> None:
             if count_out is not None:
                 count_out()
             self.statistics.note(model, variant, answer)
+            if trace is not None and traces is not None:
+                traces.end(trace, answer)
             if shape.has_batch and answer.outputs is not None:
                 answer.outputs = _with_batch(*answer.outputs)
             reply(answer)
 
         return Submission(
-            kind, specs, body, now_ns + budget_ns, priority, weight, late, ended, budget_ns
+            kind,
+            specs,
+            body,
+            now_ns + budget_ns,
+            priority,
+            weight,
+            late,
+            ended,
+            budget_ns,
+            "" if trace is None else trace.parent,
         )
 
     def check(self, header: Header, tenant: Tenant) -> None:

@@ -126,6 +126,20 @@ def test_a_configuration_cannot_be_changed_in_place():
         Config().drain_s = 1.0  # type: ignore[misc]
 
 
+@pytest.mark.parametrize(
+    ("said", "becomes"),
+    [
+        ("http://a:4318", "http://a:4318/v1/traces"),
+        ("https://a/", "https://a/v1/traces"),
+        ("http://a/otlp/v1/traces", "http://a/otlp/v1/traces"),
+    ],
+)
+def test_a_collector_without_a_path_has_the_usual_one(write, said, becomes):
+    config = load_config(write(f"tracing: {{endpoint: {said!r}}}"))
+    assert config.tracing is not None
+    assert config.tracing.endpoint == becomes
+
+
 def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
     assert refusal(
         """\
@@ -227,6 +241,16 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         (
             "doors: {host_names: [box.example, 'box:8700']}",
             "doors.host_names[1]: 'box:8700' should be a host name without a port, like box",
+        ),
+        (
+            "tracing: {endpoint: 'collector:4318'}",
+            "tracing.endpoint: should be http://HOST:PORT or https://HOST:PORT; a password",
+        ),
+        ("tracing: {endpoint: 'http://a:s3cret@b'}", "OTEL_EXPORTER_OTLP_HEADERS"),
+        ("tracing: {share: 0.1}", "tracing.endpoint: missing"),
+        (
+            "tracing: {endpoint: 'http://a', share: 2}",
+            "tracing.share: should be less than or equal",
         ),
         ("cache: {timeout_ms: '5'}", "cache.timeout_ms: should be a valid number; got '5'"),
         (

@@ -84,7 +84,10 @@ class SentBatch:
         if self.shrunk is not None:
             inputs = with_shrunk(inputs, self.shrunk)
         exact = model.knows_exact and self.requests[0].kind.exact
-        return Inference(model.remote, model.version, inputs, wanted, timeout_s, there_s, exact)
+        trace = next((each.trace for each in self.requests if each.trace), "")
+        return Inference(
+            model.remote, model.version, inputs, wanted, timeout_s, there_s, exact, trace
+        )
 
     def stop(self) -> None:
         """Stops waiting for the batch."""

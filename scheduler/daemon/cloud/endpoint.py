@@ -176,6 +176,7 @@ class Inference:
         timeout_s: Time from now until the answer must be here.
         there_s: Time from now until the answer must leave the server.
         exact: Whether the answer must be to exactly these inputs; only for servers that know this.
+        trace: The `traceparent` of the call; empty if it is not traced.
     """
 
     model: str
@@ -185,6 +186,7 @@ class Inference:
     timeout_s: float
     there_s: float
     exact: bool = False
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

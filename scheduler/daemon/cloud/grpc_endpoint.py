@@ -131,7 +131,8 @@ class GrpcEndpoint:
     async def infer(self, inference: Inference) -> Inferred:
         """Calls `ModelInfer`; see `Endpoint`."""
         message = request_bytes(inference)
-        response = await self._call(self._infer, message, inference.timeout_s)
+        trace = (("traceparent", inference.trace),) if inference.trace else ()
+        response = await self._call(self._infer, message, inference.timeout_s, trace)
         raws = response.raw_output_contents
         if len(raws) != len(response.outputs):
             raise RemoteError(
@@ -146,10 +147,15 @@ class GrpcEndpoint:
         return Inferred(outputs, len(message), received, **said_by_laxity(said))
 
     async def _call(
-        self, method: Callable[..., Awaitable[Any]], message: Any, timeout_s: float
+        self,
+        method: Callable[..., Awaitable[Any]],
+        message: Any,
+        timeout_s: float,
+        more: tuple[tuple[str, str], ...] = (),
     ) -> Any:
+        metadata = (*self._metadata, *more)
         try:
-            said = await apart(_said(method(message, timeout=timeout_s, metadata=self._metadata)))
+            said = await apart(_said(method(message, timeout=timeout_s, metadata=metadata)))
         except grpc.aio.AioRpcError as error:
             raise _remote_error(error, self._masked) from None
         if said is None:  # gRPC has logged what is wrong with it

@@ -115,6 +115,8 @@ class HttpEndpoint:
         path = f"/models/{quote(inference.model, safe='')}{version}/infer"
         headers, body = (binary_request if self._binary else json_request)(inference)
         headers = {**headers, "x-request-timeout-ms": f"{inference.there_s * 1e3:.3f}"}
+        if inference.trace:
+            headers["traceparent"] = inference.trace
         answered, raw = await self._ask("POST", path, inference.timeout_s, headers, body)
         return inferred(answered, raw, len(body))
 

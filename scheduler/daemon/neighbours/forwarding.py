@@ -40,6 +40,8 @@ def forwarded(
         header["late"] = True
     if submission.kind.exact:
         header["exact"] = True
+    if submission.trace:
+        header["trace"] = submission.trace
     if shrunk is not None:
         tensors = wire.unpack_tensors(specs, submission.body)
         header["in"], body = wire.pack_tensors({**tensors, **shrunk.items[0]})

@@ -31,6 +31,7 @@ class Terms:
         accept_late: Whether a result after the deadline is wanted.
         exact: Whether the answer must be for exactly the inputs of the request.
         given_ms: The deadline that the caller gave, if the door has taken a part of it already.
+        trace: The `traceparent` of the caller; empty if it gave none.
     """
 
     tenant: Tenant
@@ -39,6 +40,7 @@ class Terms:
     accept_late: bool
     exact: bool = False
     given_ms: float | None = None
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class Inference:
     ) -> Call:
         if size is not None and size > 1:
             inputs = {n: np.atleast_1d(array)[index : index + 1] for n, array in inputs.items()}
-        return self._box.call(
+        call = self._box.call(
             request.model,
             inputs,
             terms.deadline_ms,
@@ -137,6 +139,9 @@ class Inference:
             lambda answer: self._take(index, answer),
             terms.given_ms,
         )
+        if terms.trace:
+            call.header["trace"] = terms.trace
+        return call
 
     def _take(self, index: int, answer: Result | BaseException) -> None:
         on_end = self._on_end

@@ -17,6 +17,9 @@ from scheduler.ingress.oip.request import InferRequest, Parameters, flag
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import Tenant
 
+_TRACE_CHARS = 256
+"""A `traceparent` that is longer is cut, and then counts as none."""
+
 
 @dataclass(slots=True)
 class Service:
@@ -119,6 +122,7 @@ class Service:
             flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
             given_ms,
+            headers.get("traceparent", "")[:_TRACE_CHARS],
         )
 
     def delivered(
