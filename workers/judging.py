@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from workers.agreement import disagreement
 from workers.batches import Item, ItemRunner
 from workers.model import Model, Tolerance
-from workers.padding_trial import padded_items, padding_changes
+from workers.padding_trial import PaddingTrial, padded_items
 from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.runtimes.base import Session, one_line
 from workers.sampling import sample_items
@@ -58,6 +57,7 @@ class Judge:
         self._tolerance = tolerance
         self._effort = effort
         self._items: list[Item] = []
+        self._padding: PaddingTrial | None = None
 
     def draw(self) -> list[Item]:
         """The items, drawn at the first call; the process may die of those of a huge shape.
@@ -81,16 +81,27 @@ class Judge:
             for item in self.draw()
         ]
 
+    def unpadded(self) -> list[Item]:
+        """An item whose answer `expect` wants, of a model with padded inputs; else none."""
+        if self._model.pad and self._padding is None:
+            self._padding = PaddingTrial(self._model, self._tolerance, self.draw()[0])
+        return [] if self._padding is None else [self._padding.short]
+
+    def expect(self, answers: Answers) -> None:
+        """Takes another processor's answers to `unpadded`."""
+        if self._padding is not None:
+            [self._padding.expected] = answers
+
     def padding_fault(self, session: Session) -> str | None:
         """How padding its inputs changes a session's answer beyond the tolerance, or None.
 
         Raises:
             Exception: Whatever the session raises.
         """
-        if not self._model.pad:
+        if not self.unpadded() or self._padding is None:
             return None
-        run = partial(self._alone, self._runner(session))
-        return padding_changes(run, self.draw()[0], self._model, self._tolerance)
+        runner = self._runner(session)
+        return self._padding.fault(lambda item: runner.run_batch([item])[0])
 
     def fault(self, answers: Answers, reference: Answers) -> str | None:
         """How answers differ from the reference's beyond the tolerance, or None."""
@@ -151,10 +162,6 @@ class Judge:
                 runner.run_batch(items)
                 if time.monotonic_ns() - began_ns > _WARM_NS:
                     return
-
-    @staticmethod
-    def _alone(runner: ItemRunner, item: Item) -> Item:
-        return runner.run_batch([item])[0]
 
     def _batch(self, size: int) -> list[Item]:
         items = self.draw()

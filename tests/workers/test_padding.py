@@ -14,7 +14,8 @@ from workers.model import Padding, ShapeRange
 from workers.model_yaml import ModelFileError, parse_model_file
 from workers.padding import padded_length, padding_of
 from workers.runtimes.base import DeviceSpec
-from workers.runtimes.onnxruntime import OnnxRuntimeSession
+from workers.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
+from workers.runtimes.openvino import OpenVinoSession
 
 SIGNATURE = Signature(
     (
@@ -205,3 +206,27 @@ def test_each_length_has_run_once_before_requests_do(add, start_on, monkeypatch)
     lengths.clear()
     list(start_on(CPU).prepare())  # as measured before
     assert {4, 16} <= set(lengths)
+
+
+def test_a_runtime_that_takes_the_padded_lengths_alone_is_compared_with_the_cpu(
+    add, start_on, monkeypatch
+):
+    pytest.importorskip("openvino")
+    run = OpenVinoSession.run
+
+    def compiled(self, inputs):
+        assert inputs["x"].shape[1] in (4, 16)
+        return run(self, inputs)
+
+    monkeypatch.setattr(OpenVinoSession, "run", compiled)
+    add("m", onnx_models.softmax(), PAD)
+    add("n", onnx_models.softmax(masked=False), PAD)
+    device = DeviceSpec("cpu:0", "cpu", runtimes=("openvino",))
+    assert list(start_on(device).prepare()) == []
+
+    monkeypatch.setattr("workers.trials.reference_runtimes", lambda _: (OnnxRuntime(),))
+    monkeypatch.setattr("workers.reference.reference_runtimes", lambda _: (OnnxRuntime(),))
+    host = start_on(device)
+    assert [offer.model for offer in host.prepare()] == ["m"]
+    [problem] = [each for each in host.problems if each.model == "n"]
+    assert problem.reason.startswith("rejected: padding changes its answers: 'y' is off by")
