@@ -87,6 +87,10 @@ def _model(model: Answer) -> Iterator[RenderableType]:
         yield Text("unloaded: requests for it are refused", style="yellow")
     yield Text(f"takes  {'; '.join(map(spell, model['inputs'])) or 'nothing'}")
     yield Text(f"gives  {'; '.join(map(spell, model['outputs'])) or 'nothing'}")
+    padded = [each for each in model["inputs"] if each.get("padded_to")]
+    if padded:
+        lengths = [f"{each['name']} to {', '.join(map(str, each['padded_to']))}" for each in padded]
+        yield Text(f"pads   {'; '.join(lengths)}")
     targets = [target for variant in model["variants"] for target in variant["targets"]]
     sizes = dict.fromkeys(
         f"{name} {shape_text(shape)}"

@@ -616,6 +616,12 @@ class TestModels:
         Console(file=table, width=100).print(models_view([model], []))
         assert "\ntimed  with image [3, 640, 480], label [1]\n" in table.getvalue()
 
+    def test_the_lengths_to_which_inputs_are_padded(self):
+        table, model = StringIO(), copy.deepcopy(DIGITS)
+        model["inputs"][0]["padded_to"] = [16, 64]
+        Console(file=table, width=100).print(models_view([model], []))
+        assert "\npads   image to 16, 64\n" in table.getvalue()
+
     def test_one_of_them(self, box, laxity):
         found = json.loads(laxity("models", "pair", "--json")[1])
         assert [model["name"] for model in found["models"]] == ["pair"]
