@@ -24,6 +24,7 @@ from scheduler.config.doors import DoorsConfig
 from scheduler.config.listen import ListenConfig
 from scheduler.config.policy import PolicyConfig, PolicyOrName
 from scheduler.config.problems import ConfigError, Problem, problems_of, read_yaml_file
+from scheduler.config.tracing import TracingConfig
 from scheduler.config.types import ConfigPath, Count, DoorAddress, Seconds, Section, as_door
 
 Amount = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -138,6 +139,9 @@ class ApplicationConfig(Section):
     token_file: ConfigPath | None = None
     """A file with the token, or its hash, that clients must present; read again when it changes."""
 
+    tracing: TracingConfig | None = None
+    """Traces of requests for an OpenTelemetry collector; without this section, none are made."""
+
     log: LogConfig = Field(default_factory=LogConfig)
     """What replicas log."""
 
@@ -201,6 +205,7 @@ class ApplicationConfig(Section):
             durable=DurableConfig(enabled=False),
             tenants_file=self.tenants_file,
             token_file=self.token_file,
+            tracing=self.tracing,
             log=self.log,
         )
 

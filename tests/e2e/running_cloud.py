@@ -6,6 +6,7 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 import yaml
@@ -22,18 +23,20 @@ class RunningCloud:
         folder: For its configuration, token and state.
         models: The model repository.
         limits: What each replica holds at most.
+        settings: More keys of the configuration.
 
     Attributes:
         run: Marks its processes, for `processes_of`.
     """
 
-    def __init__(self, folder: Path, models: Path, limits: dict[str, int]) -> None:
+    def __init__(self, folder: Path, models: Path, limits: dict[str, int], **settings: Any) -> None:
         self.port = free_port()
         self.folder = folder
         self.renew_token()
         self.config = folder / "cloud.yaml"
         self.state_dir = folder / "state"
         settings = {
+            **settings,
             "http": f"127.0.0.1:{self.port}",
             "models": str(models),
             "state_dir": "state",

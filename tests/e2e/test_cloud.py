@@ -20,6 +20,7 @@ import tritonclient.http as triton
 from rich.console import Console
 
 from scheduler.cli.cloud import view
+from tests.collector import Collector
 from tests.e2e.http_requests import SLOW, said
 from tests.e2e.running_agent import is_local, listening
 from tests.e2e.running_cloud import RunningCloud
@@ -31,12 +32,21 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cloud(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCloud]:
+def collector() -> Iterator[Collector]:
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="module")
+def cloud(
+    models: Path, collector: Collector, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCloud]:
     folder = tmp_path_factory.mktemp("cloud")
     (folder / "models").mkdir()
     (folder / "models/digits").symlink_to(DIGITS)
     (folder / "models/slow").symlink_to(models / "slow")
-    cloud = RunningCloud(folder, folder / "models", {"body_mb": 1})
+    tracing = {"endpoint": collector.url}
+    cloud = RunningCloud(folder, folder / "models", {"body_mb": 1}, tracing=tracing)
     try:
         done = cloud.laxity("up", "--detach")
         assert done.returncode == 0, done.stderr
@@ -113,6 +123,16 @@ def test_wrong_requests_are_told_what_is_wrong(cloud: RunningCloud) -> None:
     assert infer(cloud, "digit", "image", IMAGE)[0] == 404
     status, answer = infer(cloud, "digits", "image", np.zeros((1, 400_000)))
     assert (status, answer["code"]) == (413, "too_large")
+
+
+def test_a_callers_trace_goes_on_in_a_replica(cloud: RunningCloud, collector: Collector) -> None:
+    trace_id, span_id = "ab" * 16, "cd" * 8
+    status, _ = infer(cloud, "digits", "image", IMAGE, traceparent=f"00-{trace_id}-{span_id}-01")
+    assert status == 200
+    eventually(lambda: collector.taken)
+    [(box, span), *_] = collector.taken
+    assert (span.trace_id.hex(), span.parent_span_id.hex()) == (trace_id, span_id)
+    assert (span.name, box["service.namespace"]) == ("infer digits", "laxity")
 
 
 def test_nobody_comes_in_without_the_token(cloud: RunningCloud) -> None:
