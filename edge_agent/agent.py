@@ -27,7 +27,7 @@ from edge_agent.hardware import Hardware, default_devices, scheduler_cores
 from edge_agent.listening import check_free, remove_stale
 from edge_agent.ray_files import RayFiles
 from edge_agent.readiness import Readiness
-from edge_agent.rebirth import mark_life, start_over
+from edge_agent.rebirth import is_first_life, mark_life, start_over
 from edge_agent.run_dir import make_run_dir
 from edge_agent.state_lock import locked
 from edge_agent.watching import FileWatch
@@ -81,7 +81,7 @@ class Agent:
         self._last_config: LastConfig | None = None
         if config_file is not None:
             self._last_config = LastConfig(config_file, over, config.state_dir)
-        usable, broken = self._last_good.usable(config)
+        usable, broken = self._last_good.usable(config, is_new=is_first_life())
         for name, problem in broken:
             told = f"{name}: what was last in use stays until this is mended"
             log.error(told, error=str(problem))
@@ -94,6 +94,8 @@ class Agent:
         self._lock = locked(config.state_dir, "agent")
         if self._last_config is not None:
             self._last_config.begin()
+        if is_first_life():
+            self._last_good.begin(config, {name for name, _ in broken})
         self._stopping = threading.Event()
         self._deciding = threading.Lock()
         self._ready, self._failed = threading.Event(), 0

@@ -60,6 +60,11 @@ def mark_life(folder: Path) -> None:
     signal.set_wakeup_fd(os.open(folder / _HEARD, flags, 0o600))
 
 
+def is_first_life() -> bool:
+    """Whether nothing has served in this process before."""
+    return _FAILED not in os.environ
+
+
 def start_over(born_s: float, folder: Path, listen: Iterable[Address]) -> None:
     """Begin the next life, with signals blocked; does not return.
 
@@ -89,7 +94,7 @@ def try_again(stopped: Callable[[], bool] = lambda: False) -> None:
     Args:
         stopped: Returns whether a signal has come before.
     """
-    if _FAILED not in os.environ:
+    if is_first_life():
         return
     heeded = [each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN]
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)

@@ -2,7 +2,9 @@
 
 A running process keeps what it has read when a file breaks, for example half-written by whatever
 manages the configuration. One that starts meanwhile, because its predecessor crashed, has only the
-copies that are made here.
+copies that are made here. A box that was ended in the middle of its life goes on with them too, if
+the files are broken as they were when it refused them; whoever has changed one since is there to
+read the mistake, and may have wanted to shut somebody out.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,9 @@ from scheduler.ingress.certificates import server_context
 from scheduler.tenants import load_access, read_token
 
 Files = Mapping[str, Path]
+
+_REFUSED = "refused"
+"""The note among the copies on what was in the files when they were found broken."""
 
 
 class FileGroup(NamedTuple):
@@ -79,8 +84,15 @@ class LastGood:
         self._folder = state_dir / "last_good"
         self._writing = threading.Lock()
 
-    def usable(self, config: Config) -> tuple[Config, list[tuple[str, ConfigError]]]:
+    def usable(
+        self, config: Config, is_new: bool = False
+    ) -> tuple[Config, list[tuple[str, ConfigError]]]:
         """The configuration with the copies in place of files that can't be used.
+
+        Args:
+            config: The configuration.
+            is_new: Whether this is no further process of the box that made the copies. Then they
+                count only for files that are as that box had refused them.
 
         Returns:
             The configuration, in which files that can't be used stay where there is no copy, and
@@ -88,13 +100,23 @@ class LastGood:
         """
         replaced = []
         for group in groups_of(config):
-            if not (problems := group.problems()):
+            if not (problems := group.problems()) or (is_new and not self._has_refused(group)):
                 continue
             copies = self._copies(group)
             if all(map(os.path.exists, copies.values())) and not any(group.check(copies)):
                 config = group.put(config, copies)
                 replaced += [(group.name, problem) for problem in problems]
         return config, replaced
+
+    def begin(self, config: Config, stay: Collection[str]) -> None:
+        """Removes what an earlier box has left, except the copies of some groups.
+
+        Args:
+            config: The configuration.
+            stay: The names of the groups.
+        """
+        with self._writing:
+            self._remove_but(group for group in groups_of(config) if group.name in stay)
 
     def keep(self, config: Config) -> None:
         """Copies the files that can be used now; the copies of others stay.
@@ -104,13 +126,9 @@ class LastGood:
         """
         groups = groups_of(config)
         with self._writing:
-            wanted = {self._place(group).name for group in groups}
-            for other in self._folder.glob("*"):
-                if other.name not in wanted:
-                    shutil.rmtree(other, ignore_errors=True)
+            self._remove_but(groups)
             for group in groups:
-                if not group.problems():
-                    self._copy(group)
+                (self._refuse if group.problems() else self._copy)(group)
 
     def forget(self) -> None:
         """Removes all copies."""
@@ -125,6 +143,7 @@ class LastGood:
             return
         with suppress(OSError):
             if {key: path.read_bytes() for key, path in self._copies(group).items()} == now:
+                (place / _REFUSED).unlink(missing_ok=True)
                 return
         try:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -143,6 +162,24 @@ class LastGood:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
+    def _remove_but(self, groups: Iterable[FileGroup]) -> None:
+        wanted = {self._place(group).name for group in groups}
+        for other in self._folder.glob("*"):
+            if other.name not in wanted:
+                shutil.rmtree(other, ignore_errors=True)
+
+    def _refuse(self, group: FileGroup) -> None:
+        """Notes that what is in the files now is known to be broken."""
+        mark = _digest(group.files)
+        with suppress(OSError):  # there is no copy, or no room
+            if not self._has_refused(group):
+                replace_file(self._place(group) / _REFUSED, mark, durable=True, mode=0o600)
+
+    def _has_refused(self, group: FileGroup) -> bool:
+        with suppress(OSError):
+            return (self._place(group) / _REFUSED).read_text() == _digest(group.files)
+        return False
+
     def _copies(self, group: FileGroup) -> dict[str, Path]:
         place = self._place(group)
         return {key: place / key for key in group.files}
@@ -152,6 +189,18 @@ class LastGood:
         paths = "\n".join(f"{key} {path}" for key, path in group.files.items())
         mark = hashlib.blake2b(paths.encode(), digest_size=8).hexdigest()
         return self._folder / f"{group.name.replace(' ', '-')}-{mark}"
+
+
+def _digest(files: Files) -> str:
+    """A mark of what is in files now, and of whether others may read them."""
+    mark = hashlib.blake2b(digest_size=16)
+    for key, path in files.items():
+        try:
+            told = f"{path.stat().st_mode:o}", hashlib.blake2b(path.read_bytes()).hexdigest()
+        except OSError as error:
+            told = "", str(error.errno)
+        mark.update(f"{key} {told}\n".encode())
+    return mark.hexdigest()
 
 
 def _tls_files(cloud: CloudConfig) -> dict[str, Path]:

@@ -184,6 +184,69 @@ def test_once_forgotten_there_are_none(box: Config, tmp_path: Path) -> None:
     assert list(box.state_dir.iterdir()) == []
 
 
+# -- after a box was ended in the middle of its life
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_mistake_that_the_box_had_refused_keeps_the_next_from_nothing(
+    box: Config, tmp_path: Path, broken: str
+) -> None:
+    running = LastGood(box.state_dir)
+    running.keep(box)
+    BREAKS[broken](tmp_path)
+    running.keep(box)
+    usable, told = LastGood(box.state_dir).usable(box, is_new=True)
+    assert [name for name, _ in told] == [broken]
+    LastGood(box.state_dir).begin(box, {broken})
+    assert LastGood(box.state_dir).usable(box)[0] == usable, "nor its own processes"
+    assert len(list((box.state_dir / "last_good").iterdir())) == 1, "the rest is made anew"
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+def test_a_file_that_was_changed_since_does_not_bring_back_who_was_shut_out_by_that(
+    box: Config, tmp_path: Path, broken: str
+) -> None:
+    LastGood(box.state_dir).keep(box)
+    BREAKS[broken](tmp_path)
+    assert LastGood(box.state_dir).usable(box, is_new=True) == (box, [])
+
+
+def test_another_mistake_than_the_refused_one_is_told_to_who_made_it(
+    box: Config, tmp_path: Path
+) -> None:
+    running = LastGood(box.state_dir)
+    running.keep(box)
+    write(tmp_path / "tenants.yaml", "tenants: [{name: camera, tokens: [")
+    running.keep(box)
+    write(tmp_path / "tenants.yaml", "tenants: [{name: other, tokens: [")
+    assert LastGood(box.state_dir).usable(box, is_new=True) == (box, [])
+
+
+def test_a_mistake_that_was_mended_before_the_end_is_told_if_it_is_made_again(
+    box: Config, tmp_path: Path
+) -> None:
+    good = (tmp_path / "tenants.yaml").read_text()
+    running = LastGood(box.state_dir)
+    running.keep(box)
+    for text in ("tenants: [", good):
+        write(tmp_path / "tenants.yaml", text)
+        running.keep(box)
+    write(tmp_path / "tenants.yaml", "tenants: [")
+    assert LastGood(box.state_dir).usable(box, is_new=True) == (box, [])
+
+
+def test_a_box_that_starts_with_usable_files_has_no_use_for_older_ones(
+    box: Config, tmp_path: Path
+) -> None:
+    """Its own processes would fall back on them before it has made copies."""
+    LastGood(box.state_dir).keep(box)
+    tenants = f'tenants: [{{name: arm, tokens: ["{hash_of(new_token())}"]}}]'
+    write(tmp_path / "tenants.yaml", tenants)
+    LastGood(box.state_dir).begin(box, ())
+    write(tmp_path / "tenants.yaml", "tenants: [")
+    assert LastGood(box.state_dir).usable(box) == (box, [])
+
+
 def test_a_door_goes_on_with_what_is_its_own(box: Config, tmp_path: Path) -> None:
     LastGood(box.state_dir).keep(box)
     write(tmp_path / "token", "")
