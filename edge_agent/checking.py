@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from edge_agent.errors import AgentError
-from edge_agent.worker_arguments import device_spec
 from scheduler.config.box import Config
-from scheduler.config.problems import ConfigError, problem_at
+from scheduler.config.problems import ConfigError
+from scheduler.device_specs import check_devices
 from scheduler.ingress.secret_files import groups_of
 from scheduler.policy_loading import check_policy
-from workers.runtimes.base import DeviceError
-from workers.usable_runtimes import check_settings
 
 
 class Unusable(AgentError):
@@ -48,16 +47,11 @@ def check_named(
 
 
 def _settings(config: Config, file: Path | None) -> Iterator[ConfigError]:
-    source = file or "defaults"
-    try:
-        check_policy(config.policy, file)
-    except ConfigError as error:
-        yield error
-    for index, device in enumerate(config.listed_devices):
+    for check in (partial(check_policy, config.policy), partial(check_devices, config)):
         try:
-            check_settings(device_spec(device))
-        except DeviceError as error:
-            yield ConfigError(str(source), [problem_at(file, ["devices", index], str(error))])
+            check(file)
+        except ConfigError as error:
+            yield error
 
 
 def file_problems(

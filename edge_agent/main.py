@@ -111,7 +111,7 @@ def serve(
     if models is not None:
         over["models"] = str(models.absolute())
     try:
-        check = partial(_check_policy, config)
+        check = partial(_check_settings, config)
         settings, mistake = load_again(config, over, check)
         if settings.log.format == "auto":  # Ray's processes have no terminal to detect
             over["log"] = {"format": "console" if console.is_terminal else "json"}
@@ -129,10 +129,12 @@ def serve(
     raise typer.Exit(_run(settings, config, over))
 
 
-def _check_policy(file: Path | None, config: Config) -> None:
-    from scheduler.policy_loading import check_policy  # slow to import: all policies
+def _check_settings(file: Path | None, config: Config) -> None:
+    from scheduler.device_specs import check_devices  # slow to import: the runtimes
+    from scheduler.policy_loading import check_policy  # and all policies
 
     check_policy(config.policy, file)
+    check_devices(config, file)
 
 
 def _probe(as_json: bool) -> int:

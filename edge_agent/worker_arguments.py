@@ -7,8 +7,9 @@ from pathlib import Path
 
 from scheduler.config.box import Config
 from scheduler.config.devices import DeviceConfig
+from scheduler.device_specs import device_spec
 from workers.profiling import Effort, batch_ladder
-from workers.runtimes.base import DeviceSpec, Limits
+from workers.runtimes.base import DeviceSpec
 
 WorkerArguments = tuple[DeviceSpec, Path, Path, Path, int, Effort]
 
@@ -33,26 +34,3 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
 def link_paths(devices: Iterable[DeviceConfig], folder: Path) -> dict[str, Path]:
     """The unix socket of each device's worker, in a folder, by the device's id."""
     return {device.id: folder / f"{device.id.replace(':', '-')}.sock" for device in devices}
-
-
-def device_spec(device: DeviceConfig) -> DeviceSpec:
-    """A configured device in the form that its worker takes."""
-    limits = Limits(
-        device.nice,
-        _bytes(device.memory_mb),
-        _bytes(device.model_memory_mb),
-        device.stuck_after_s,
-    )
-    return DeviceSpec(
-        device.id,
-        device.kind,
-        device.cores,
-        device.runtimes,
-        dict(device.options),
-        limits,
-        device.models,
-    )
-
-
-def _bytes(megabytes: int | None) -> int | None:
-    return None if megabytes is None else megabytes * 10**6

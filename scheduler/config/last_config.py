@@ -65,7 +65,7 @@ class LastConfig:
             return
         try:
             if self._kept() != text:
-                replace_file(self._copy, text, mode=0o600)
+                replace_file(self._copy, text, durable=True, mode=0o600)
             self._refused.unlink(missing_ok=True)
         except OSError:
             self.forget()
@@ -79,7 +79,7 @@ class LastConfig:
     def refuse(self) -> None:
         """Notes that what is in the file now is known to have a mistake."""
         with suppress(OSError):
-            replace_file(self._refused, _digest(self._file), mode=0o600)
+            replace_file(self._refused, _digest(self._file), durable=True, mode=0o600)
 
     def forget(self) -> None:
         """Removes the copy."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from edge_agent.main import _check_settings
 from policies.edf import Edf
 from scheduler.config.box import Config, load_config
+from scheduler.config.last_config import load_again
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError
 from scheduler.daemon import reloading
@@ -75,6 +79,25 @@ def test_what_waits_for_the_next_start_is_told_whether_it_is_one_key_or_several(
     file.write_text(f"{text}\n")
     told = reloaded(old, file, {}).not_taken
     assert told == [f"{file}: changes to {keys} wait for the next start"]
+
+
+def test_a_mistake_in_the_options_of_a_device_is_one_before_the_next_start_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    file, state = tmp_path / "edge.yaml", tmp_path / "state"
+    state.mkdir()
+    file.write_text(f"state_dir: {state}\nsite: one\n")
+    old = load_config(file)
+    LiveConfig(old, file, {}, tmp_path)
+    file.write_text(
+        f"state_dir: {state}\nsite: two\ndevices: [{{id: 'cpu:0', options: {{treads: 2}}}}]\n"
+    )
+    live = LiveConfig(old, file, {}, tmp_path)
+    assert ["unknown option 'treads'" in told for told in live.not_taken] == [True]
+    check = partial(_check_settings, file)
+    config, mistake = load_again(file, {}, check)
+    assert (config.site, "treads" in str(mistake)) == ("one", True), "also after a power failure"
 
 
 def test_none_where_it_hung(tmp_path: Path):

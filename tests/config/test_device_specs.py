@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from edge_agent.worker_arguments import device_spec
+from pathlib import Path
+
+import pytest
+
+from scheduler.config.box import load_config
 from scheduler.config.devices import DeviceConfig
+from scheduler.config.problems import ConfigError
+from scheduler.device_specs import check_devices, device_spec
 from workers.runtimes.base import DeviceSpec, Limits
 
 
@@ -26,3 +32,21 @@ def test_a_worker_is_told_all_that_is_configured_of_its_device() -> None:
     )
     assert device_spec(DeviceConfig.model_validate(told)) == expected
     assert device_spec(DeviceConfig(id="cpu:0")).may_serve("face")
+
+
+def test_every_mistake_in_the_devices_is_told_with_its_place(tmp_path: Path) -> None:
+    file = tmp_path / "edge.yaml"
+    file.write_text(
+        "devices:\n"
+        "  - {id: 'cpu:0', options: {treads: 2}}\n"
+        "  - {id: 'cpu:1', options: {threads: 0}}\n"
+        "  - {id: 'cpu:2', options: {threads: 1}}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_devices(load_config(file), file)
+    said = str(caught.value).splitlines()
+    assert len(said) == 2
+    assert f"{file}:2: " in said[0]
+    assert "'treads'" in said[0]
+    assert f"{file}:3: " in said[1]
+    assert "'threads'" in said[1]
