@@ -211,6 +211,7 @@ class SchedulerProcess:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._driver.catalog.heard(links), _WORKERS_S)
         self._tls = DoorContext(config.tls) if config.tls is not None else None
+        self._door.tls = self._tls
         self._servers = [await self._listen(address) for address in config.listen.native]
         self._addresses = [
             _bound(address, server)

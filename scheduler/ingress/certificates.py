@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from scheduler.config.doors import TlsConfig
 from scheduler.config.problems import ConfigError, Problem
 
 HANDSHAKE_S = 5.0
 """How long a client may take for its TLS handshake, and over gRPC for that of HTTP/2 too."""
+
+DISTRUSTED = "the authorities that may sign client certificates (tls.client_ca) are others by now"
+"""Why a connection is closed whose client was let in by an authority that has been removed."""
+
+_PEM = re.compile(rb"-----BEGIN ([^-]+)-----(.*?)-----END \1-----", re.DOTALL)
 
 
 class DoorContext(ssl.SSLContext):
@@ -38,6 +45,8 @@ class DoorContext(ssl.SSLContext):
     def __init__(self, tls: TlsConfig, alpn: Sequence[str] = ()) -> None:
         """Reads the files."""
         self._alpn = alpn
+        self._authorities: frozenset[bytes] = frozenset()
+        self._trusted: WeakSet[ssl.SSLContext] = WeakSet()
         self.read_again(tls)
 
     def read_again(self, tls: TlsConfig) -> None:
@@ -47,12 +56,40 @@ class DoorContext(ssl.SSLContext):
             ConfigError: A file can't be read, or is not what it should be. Handshakes then keep
                 using what was read before.
         """
+        authorities = authorities_of(tls)
         self._latest = server_context(tls, self._alpn)
+        if not self._authorities <= authorities:
+            self._trusted.clear()
+        self._authorities = authorities
+        self._trusted.add(self._latest)
         self.expires_unix_s = _expiry_unix_s(tls.cert)
+
+    def distrusts(self, connection: ssl.SSLObject | None) -> bool:
+        """Whether a client was let in when an authority counted that has been removed since.
+
+        The authority may be another one than that of the client, which has to show its certificate
+        again: what a connection tells of it does not suffice to check it.
+        """
+        return connection is not None and connection.context not in self._trusted
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """Begins a handshake; event loops call this for each connection."""
         return self._latest.wrap_bio(*args, **options)
+
+
+def authorities_of(tls: TlsConfig) -> frozenset[bytes]:
+    """The certificates of the authorities that may sign client certificates, as in the file.
+
+    Raises:
+        ConfigError: The file can't be read.
+    """
+    if tls.client_ca is None:
+        return frozenset()
+    try:
+        found = _PEM.findall(tls.client_ca.read_bytes())
+    except OSError as error:
+        raise _unusable(tls.client_ca, "tls.client_ca", error) from None
+    return frozenset(b"".join(content.split()) for _, content in found)
 
 
 def server_context(tls: TlsConfig, alpn: Sequence[str] = ()) -> ssl.SSLContext:

@@ -14,6 +14,7 @@ from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Submission
 from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.admission import Admission
+from scheduler.ingress.certificates import DoorContext
 from scheduler.ingress.held import Held
 from scheduler.ingress.model_shelf import ModelShelf
 from scheduler.ingress.native_connection import NativeConnection
@@ -78,6 +79,7 @@ class NativeDoor:
         neighbours: Answers messages from other boxes; None if the box has no neighbours.
         shelf: Serves model files to other boxes; None if the box does not.
         restorer: Decodes inputs that were encoded for a slow link.
+        tls: The certificates of its `tls` addresses; None if it has none.
         closing: Whether new requests are refused.
     """
 
@@ -104,6 +106,7 @@ class NativeDoor:
         self.tasks: TaskDoor | None = None
         self.neighbours: Neighbours | None = None
         self.shelf: ModelShelf | None = None
+        self.tls: DoorContext | None = None
         self.restorer = Restorer(driver.catalog, rules.frames.body_bytes)
         self.closing = False
 
@@ -154,7 +157,7 @@ class NativeDoor:
         self._seats.leave(connection)
 
     def take_access(self, access: Access) -> None:
-        """Applies new access rules, also to open connections."""
+        """Applies new access rules and authorities, also to open connections."""
         self.rules = replace(self.rules, access=access)
         for connection in list(self._connections):
             connection.look_again()

@@ -22,7 +22,7 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress import replies
-from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.certificates import DISTRUSTED, certificate_names
 from scheduler.ingress.in_flight import InFlight
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.lending import Lending
@@ -268,6 +268,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             raise ProtocolError(
                 f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
             )
+        self._check_trust()
         rules = self._door.rules
         if rules.access.required and not self.is_door:
             self._token = header.get("token")
@@ -301,14 +302,28 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def look_again(self) -> None:
         """Applies changed access rules: looks up the tenant again, or closes the connection."""
-        if not self._known or self.is_door or not self._door.rules.access.required:
+        if not self._known or self.is_door:
             return
         try:
+            self._check_trust()
+            if not self._door.rules.access.required:
+                return
             self._tenant = self._looked_up()
             if self._is_box:
                 self._tenant.check_scope("peer")
-        except (Unauthorized, Forbidden) as error:
+        except (Unauthorized, Forbidden, Unavailable) as error:
             self.refuse(error)
+
+    def _check_trust(self) -> None:
+        """Checks that the authority that may have let the client in counts still.
+
+        Raises:
+            Unavailable: It was removed, which lets the client try again with its certificate.
+        """
+        assert self._transport is not None
+        tls, connection = self._door.tls, self._transport.get_extra_info("ssl_object")
+        if tls is not None and tls.distrusts(connection):
+            raise Unavailable(DISTRUSTED)
 
     def _looked_up(self) -> Tenant:
         assert self._transport is not None

@@ -30,8 +30,7 @@ class Read(NamedTuple):
 
     def apply(self, door: NativeDoor) -> None:
         """Gives a door what could be read, in the event loop of the door."""
-        if self.access is not None:
-            door.take_access(self.access)
+        door.take_access(self.access or door.rules.access)  # certificates may be others, too
         if door.neighbours is not None and self.token is not None:
             door.neighbours.token = self.token
 

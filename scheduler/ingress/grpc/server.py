@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 from scheduler.config.box import Config
 from scheduler.config.doors import TlsConfig
 from scheduler.daemon.asyncio_tasks import start_task
-from scheduler.ingress.certificates import HANDSHAKE_S, server_context
+from scheduler.ingress.certificates import HANDSHAKE_S, authorities_of, server_context
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.health import HealthService
 from scheduler.ingress.grpc.reading import Places, Reading
@@ -33,6 +33,10 @@ _ENVELOPE_BYTES = 1_000_000
 _STREAMS = 128
 _INT_MAX = 2**31 - 1  # the library's largest setting; no message can be longer
 _UNREAD_BYTES = 512 * 1024
+
+_LEAVE_S = 5.0
+"""How long calls in flight may take to end when an authority was removed that may have let their
+clients in."""
 
 
 class GrpcServer:
@@ -63,7 +67,10 @@ class GrpcServer:
         )
         self._addresses = addresses
         self._tls = config.tls
+        self._authorities = frozenset() if config.tls is None else authorities_of(config.tls)
         self._certificates: list[_Certificates] = []
+        self._encrypted: list[grpc.aio.Server] = []
+        self._replacing = asyncio.Lock()
         self._service = service
         self._calls = min(calls + doors.grpc_messages, _INT_MAX)
         self._options = _options(config)
@@ -76,14 +83,31 @@ class GrpcServer:
         Raises:
             OSError: An address can't be bound.
         """
-        await self._listen(self._addresses)
+        if plain := [url for url in self._addresses if not url.startswith("tls:")]:
+            await self._listen(plain)
+        await self._listen_encrypted()
         for url in self._addresses:
             scheme, _, path = url.partition("://")
             if scheme == "unix":
                 listen = partial(self._listen, (url,))
                 self._watches.append(start_task(keep_there(path, listen), f"the watch of {path}"))
 
-    async def _listen(self, addresses: Sequence[str]) -> None:
+    async def _listen_encrypted(self) -> None:
+        """Serves on the `tls` addresses with a server of their own, in place of an earlier one.
+
+        The library can't close single connections, and so not those of clients that must leave.
+        """
+        found = [url for url in self._addresses if url.startswith("tls:")]
+        async with self._replacing:
+            before, self._encrypted, self._certificates = self._encrypted, [], []
+            try:
+                self._encrypted = [await self._listen(found)] if found else []
+            finally:
+                for server in before:
+                    await server.stop(_LEAVE_S)
+                    self._servers.remove(server)
+
+    async def _listen(self, addresses: Sequence[str]) -> grpc.aio.Server:
         """Serves on addresses with a new server, because a running one takes no further address.
 
         If a unix socket's file was deleted, the old server keeps serving its open connections, at
@@ -105,6 +129,7 @@ class GrpcServer:
                 os.chmod(rest, 0o600)
         await server.start()
         self._servers.append(server)
+        return server
 
     def _made(self) -> grpc.aio.Server:
         """A new server without addresses; all servers share the limits on messages."""
@@ -127,6 +152,8 @@ class GrpcServer:
     def reload(self, access: Access, tls: TlsConfig | None) -> None:
         """Applies new access rules; later handshakes use what the certificate files hold now.
 
+        Connections are closed if an authority that may have let them in was removed.
+
         Raises:
             ConfigError: A certificate file is not what it should be; handshakes go on as before.
         """
@@ -134,9 +161,12 @@ class GrpcServer:
         if tls is None:
             return
         server_context(tls)  # gRPC itself would find mistakes only at a handshake
+        before, self._authorities = self._authorities, authorities_of(tls)
         self._tls = tls
         for certificates in self._certificates:
             certificates.read_again(tls)
+        if not before <= self._authorities:
+            start_task(self._listen_encrypted(), "the change of authorities")
 
     async def drain(self, seconds: float) -> None:
         """Starts nothing new, and waits for calls in flight, at most so many seconds."""

@@ -96,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turns: deque[Turn] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._answers_last = False
         self._paused = False
         self._incoming = Incoming(self, door)
         self.parser = httptools.HttpRequestParser(self._incoming)
@@ -106,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         """Registers the connection, or aborts it if there is no room."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses
         self._incoming.caller = self._door.caller_of(transport)
-        if not self._door.enter(self):
+        if self._is_distrusted() or not self._door.enter(self):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -187,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
             request = turn.request
             turn.release()
             over = self._door.closing and not self._turns and not self._incoming.busy
-            keep = request.keep_alive and not over
+            keep = request.keep_alive and not over and not self._answers_last
             out += written(response, keep, request.is_head)
         if not out or self._transport is None:
             return
@@ -203,6 +204,12 @@ class Connection(asyncio.BufferedProtocol):
             if not self._paused:
                 self._read(True)
             self._watch()
+
+    def look_again(self) -> None:
+        """Closes, if other authorities count by now; a request in flight is answered before."""
+        if self._is_distrusted():
+            self._answers_last = True
+            self.say_goodbye()
 
     def say_goodbye(self) -> None:
         """Closes if no request is in flight; otherwise the last answer closes."""
@@ -221,6 +228,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     # -- inside
+
+    def _is_distrusted(self) -> bool:
+        tls = self._door.tls
+        if tls is None or self._transport is None:
+            return False
+        return tls.distrusts(self._transport.get_extra_info("ssl_object"))
 
     def _feed(self, data: memoryview) -> None:
         incoming = self._incoming

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from scheduler.errors import Forbidden, Unauthorized
-from scheduler.ingress.certificates import certificate_names
+from scheduler.ingress.certificates import DoorContext, certificate_names
 from scheduler.ingress.held import Held
 from scheduler.ingress.http.connection import Connection, Turn
 from scheduler.ingress.http.host_names import HostNames
@@ -66,6 +66,7 @@ class HttpDoor:
             buffer is enough for all connections.
         closing: Whether connections close after their last answer.
         held: Counts the bytes of bodies, until their requests are answered.
+        tls: The certificates of its `tls` addresses; None if it has none.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class HttpDoor:
         self.serve = serve
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.closing = False
+        self.tls: DoorContext | None = None
         self._host_names = HostNames(host_names)
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
@@ -108,6 +110,11 @@ class HttpDoor:
         self._connections.add(connection)
         self.idle(connection)
         return True
+
+    def look_again(self) -> None:
+        """Closes the connections of clients whose authority may have been removed."""
+        for connection in list(self._connections):
+            connection.look_again()
 
     def leave(self, connection: Connection) -> None:
         """Removes a connection."""

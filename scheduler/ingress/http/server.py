@@ -44,14 +44,15 @@ class HttpServer:
         routes = Routes(service, limits, lambda error: self._door.log_failure(error))
         self._door = HttpDoor(limits, access, routes.serve, service.compat, config.doors.host_names)
         self._sockets = sockets
-        self._context = DoorContext(config.tls, ("http/1.1",)) if config.tls is not None else None
+        if config.tls is not None:
+            self._door.tls = DoorContext(config.tls, ("http/1.1",))
         self._servers: list[asyncio.AbstractServer | UnixDoor] = []
 
     async def open(self) -> None:
         """Starts to accept connections."""
         loop = asyncio.get_running_loop()
         for listening, address in self._sockets:
-            tls = self._context if address.startswith("tls://") else None
+            tls = self._door.tls if address.startswith("tls://") else None
             server: asyncio.AbstractServer | UnixDoor
             if listening.family == AF_UNIX:
                 server = await UnixDoor(self._door, listening.getsockname(), listening).open()
@@ -65,12 +66,15 @@ class HttpServer:
     def reload(self, access: Access, tls: TlsConfig | None) -> None:
         """Applies new access rules; later handshakes use what the certificate files hold now.
 
+        Connections are closed if an authority that may have let them in was removed.
+
         Raises:
             ConfigError: A certificate file is not what it should be; handshakes go on as before.
         """
         self._door.access = access
-        if self._context is not None and tls is not None:
-            self._context.read_again(tls)
+        if self._door.tls is not None and tls is not None:
+            self._door.tls.read_again(tls)
+            self._door.look_again()
 
     async def drain(self, seconds: float) -> None:
         """Stops listening, and waits for the last answers, at most so many seconds."""
