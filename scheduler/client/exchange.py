@@ -56,6 +56,7 @@ class Exchange:
         token: str | None,
         tls: Tls | None = None,
         large_bytes: float | None = None,
+        first: Exchange | None = None,
     ) -> None:
         """Connects on the first call or on `connect`.
 
@@ -65,6 +66,7 @@ class Exchange:
             token: Shown to the daemon.
             tls: For a `tls://` address.
             large_bytes: Bodies of more bytes than this are large; None for what suits the address.
+            first: The one whose large calls this one carries.
 
         Raises:
             AddressError: The URL is not a valid address of a daemon.
@@ -80,7 +82,12 @@ class Exchange:
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
         if large_bytes is None:
             large_bytes = LARGE_BYTES if self._dialer.is_local else LARGE_BYTES_TCP
-        self._large = LargeCalls(lambda: Exchange(loop, url, token, tls, math.inf), large_bytes)
+        self._large = LargeCalls(
+            lambda: Exchange(loop, url, token, tls, math.inf, self),
+            large_bytes,
+            self._dialer.is_local,
+        )
+        self._first = first
         self.closed = False
         self.losses = 0
         self._handlers: dict[str, OnFrame] = {
@@ -121,7 +128,8 @@ class Exchange:
             for call in calls:
                 self._end(call, copy(refusal))
             return
-        calls = self._large.without(calls)
+        connection = self._connection
+        calls = self._large.without(calls, connection is not None and not connection.is_full)
         for call in calls:
             self._calls[call.id] = call
             self._deadlines.add(call.deadline_ns, call.id)
@@ -162,6 +170,11 @@ class Exchange:
             raise self._dialer.unreachable() from None
         finally:
             self._waiters.discard(waiter)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
 
     def close(self) -> None:
         """Cancels calls in flight and closes the connections."""
@@ -243,12 +256,15 @@ class Exchange:
         call.future.cancel()
 
     def _expired(self, call: Call) -> LaxityError:
-        connection = self._connection
+        connection, waited = self._connection, ""
         if not call.sends and connection is None:
-            return self._dialer.unreachable()
+            if self._first is None or not self._first.is_open:
+                return self._dialer.unreachable()
+            waited = "the connection for large requests was not open yet"
+        elif connection is not None and connection.is_full:
+            waited = f"{self.url} has not yet taken what was sent before"
         way_ns = 0 if connection is None else connection.overhead.ns
-        is_full = connection is not None and connection.is_full
-        return expired(call, self.url, way_ns, self._dialer.reason, is_full)
+        return expired(call, self.url, way_ns, self._dialer.reason, waited)
 
     def _on_due(self, call_id: int) -> None:
         call = self._calls[call_id]

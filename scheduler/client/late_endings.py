@@ -9,7 +9,7 @@ from scheduler.client.call import Call
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, Unavailable
 
 
-def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> LaxityError:
+def expired(call: Call, url: str, way_ns: float, lost: str, waited: str) -> LaxityError:
     """The error for an unanswered call whose deadline has passed.
 
     Args:
@@ -17,7 +17,7 @@ def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> La
         url: The box's URL.
         way_ns: How long the round trip takes by itself.
         lost: Why the last connection was lost.
-        is_full: Whether earlier data was still unsent.
+        waited: Why it was still waiting here; empty if nothing is known to have kept it.
     """
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     detail = {"budget_ms": budget_ms}
@@ -27,8 +27,8 @@ def expired(call: Call, url: str, way_ns: float, lost: str, is_full: bool) -> La
         where = f"the connection to {url} was lost: {lost}"
     elif call.sends:
         where = f"no answer from {url}"
-    elif is_full:
-        where = f"it waited here, because {url} has not yet taken what was sent before"
+    elif waited:
+        where = f"it waited here, because {waited}"
     elif budget_ms <= way_ns / 1e6:
         where = f"the round trip to {url} takes {way_ns / 1e6:.2g} ms by itself"
     else:
