@@ -71,7 +71,8 @@ class Tls:
             ) from error
         if certificate:
             try:
-                context.load_cert_chain(certificate.path, key.path if key else None)
+                # Without `password`, OpenSSL would ask the terminal for an encrypted key's.
+                context.load_cert_chain(certificate.path, key.path if key else None, password="")
             except OSError as error:
                 named = certificate.said + (f" with {key.said}" if key else "")
                 raise TlsFailure(f"{named} can't be used: {_why(error)}") from error

@@ -12,16 +12,14 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TypedDict, cast
 
-from cryptography.x509 import load_pem_x509_certificates
-
 from scheduler.config.box import Config
 from scheduler.config.cache import IN_CLUSTER, why_away, without_secrets
-from scheduler.doctor.findings import NO_START, Check, Finding, Level, Surroundings
+from scheduler.doctor.certificates import check_certificates
+from scheduler.doctor.findings import NO_START, Check, Finding, Surroundings
 from scheduler.doctor.machine import check_memory, check_open_files, check_processor
 from scheduler.doctor.neighbours import check_neighbours
 from scheduler.doctor.policies import check_policies
@@ -32,7 +30,6 @@ PACKAGES = ("scheduler", "workers", "policies", "edge_agent", "replay", "configs
 """Our top-level packages; the names are common ones."""
 
 _LEAST_ROOM_BYTES = 100_000_000
-_RENEW_WITHIN = timedelta(days=14)
 
 _REDIS_S = 2.0
 _TELLS_SINCE = 6
@@ -215,16 +212,7 @@ def check_files(around: Surroundings) -> Iterator[Finding]:
     if not problems:
         yield Finding("files", "good", "the configured tokens and certificates can be read")
         yield from _check_shown(around.config)
-    for path in _keys(around.config):
-        if os.path.exists(path) and path.stat().st_mode & 0o007:
-            yield Finding(
-                "files",
-                "warning",
-                f"{path}: everybody on this machine can use the private key",
-                f"chmod 600 {path}, or 640 for a group",
-            )
-    for path, is_chain in _certificates(around.config):
-        yield from _check_validity(path, is_chain)
+    yield from check_certificates(around.config)
 
 
 def _check_shown(config: Config) -> Iterator[Finding]:
@@ -239,44 +227,6 @@ def _check_shown(config: Config) -> Iterator[Finding]:
             f"neighbours: {', '.join(peers)} may join as a box, and is shown the owner's token",
             "give neighbours.token_file a tenant's token, with the scope peer alone",
         )
-
-
-def _keys(config: Config) -> list[Path]:
-    own = [] if config.tls is None else [config.tls.key]
-    return own + [cloud.tls.key for cloud in config.cloud if cloud.tls.key is not None]
-
-
-def _certificates(config: Config) -> Iterator[tuple[Path, bool]]:
-    """The certificate files, and whether each is a chain; otherwise any one in it is trusted."""
-    named: list[tuple[Path | None, bool]] = []
-    if config.tls is not None:
-        named += [(config.tls.cert, True), (config.tls.client_ca, False)]
-    for cloud in config.cloud:
-        named += [(cloud.tls.cert, True), (cloud.tls.ca, False)]
-    for path, is_chain in named:
-        if path is not None:
-            yield path, is_chain
-
-
-def _check_validity(path: Path, is_chain: bool) -> Iterator[Finding]:
-    try:
-        found = load_pem_x509_certificates(path.read_bytes())
-    except (OSError, ValueError):
-        return  # already reported by `check_files`
-    now = datetime.now(timezone.utc)
-    # A chain expires with its first certificate, a set of trusted ones with its last.
-    deciding = (min if is_chain else max)(found, key=lambda each: each.not_valid_after_utc)
-    since, until = deciding.not_valid_before_utc, deciding.not_valid_after_utc
-    if since > now:
-        said = f"{path}: valid from {since:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}"
-        yield Finding("files", "error", said, "set the clock of the box, or wait")
-    elif until < now + _RENEW_WITHIN:
-        level: Level = "error" if until < now else "warning"
-        verb = "expired" if until < now else "expires"
-        said = f"{path}: {verb} on {until:%Y-%m-%d %H:%M} UTC"
-        yield Finding("files", level, said, "renew it")
-    else:
-        yield Finding("files", "good", f"{path}: valid until {until:%Y-%m-%d}")
 
 
 # -- Redis

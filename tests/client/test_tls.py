@@ -19,12 +19,13 @@ import numpy as np
 import pytest
 import trustme
 import uvloop
+from cryptography.hazmat.primitives import serialization
 
 from scheduler import AsyncClient, Client, Unavailable
 from scheduler.address import parse_address
 from scheduler.client.connection import connect
 from scheduler.client.large_calls import LARGE_BYTES
-from scheduler.client.tls import TlsFailure
+from scheduler.client.tls import Tls, TlsFailure
 from tests.client.test_large_calls import welcome_large
 from tests.fake_box import FakeBox, Peer
 
@@ -307,3 +308,15 @@ def test_what_would_have_no_effect_is_refused(box, kind) -> None:
         with pytest.raises(ValueError, match=rf"^{name}= is empty; it should be a file's path"):
             kind("tls://h:1", **{name: ""})
     assert kind(box.url, ca="ca.pem").url == box.url  # nothing leaves the machine
+
+
+def test_a_key_with_a_password_is_refused_rather_than_the_terminal_asked(files, tmp_path) -> None:
+    whole = (files / "ours-client.pem").read_bytes()
+    locked = serialization.load_pem_private_key(whole, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    (tmp_path / "key.pem").write_bytes(locked)
+    with pytest.raises(TlsFailure, match=f"with key={tmp_path}/key.pem can't be used"):
+        Tls(cert=str(files / "ours-client.pem"), key=str(tmp_path / "key.pem")).context()

@@ -178,6 +178,7 @@ def certificate(folder: Path, name: str, since: timedelta, until: timedelta) -> 
     [
         (-1, 100, "good", "valid until"),
         (-1, 3, "warning", "expires on"),
+        (-1, 29, "warning", "expires on"),
         (-9, -1, "error", "expired on"),
         (2, 100, "error", "valid from"),
         (-1, 365 * 40, "good", "valid until 20"),
@@ -190,6 +191,61 @@ def test_a_certificate_is_told_before_it_expires(
     readable, found = check_files(around(tmp_path, tls={"cert": "box.pem", "key": "box.key"}))
     assert (readable.level, found.level) == ("good", level)
     assert f"{tmp_path / 'box.pem'}: {told}" in found.message
+
+
+@pytest.mark.parametrize(
+    ("since_days", "until_days", "level", "told"),
+    [
+        (-1, 100, "good", "valid until"),
+        (-1, 29, "warning", "expires on"),
+        (-9, -1, "error", "expired on"),
+        (2, 100, "error", "valid from"),
+    ],
+)
+def test_what_a_client_here_trusts_and_shows_is_told_before_it_expires(
+    tmp_path, monkeypatch, since_days, until_days, level, told
+) -> None:
+    certificate(tmp_path, "own", timedelta(days=since_days), timedelta(days=until_days))
+    for variable, name in (("CA", "own.pem"), ("CERT", "own.pem"), ("KEY", "own.key")):
+        monkeypatch.setenv(f"LAXITY_{variable}", str(tmp_path / name))
+    _, *found = check_files(around(tmp_path))
+    assert [each.level for each in found] == [level] * 2
+    for each, variable in zip(found, ("LAXITY_CA", "LAXITY_CERT"), strict=True):
+        assert f"{variable}={tmp_path / 'own.pem'}: {told}" in each.message
+
+
+@pytest.mark.parametrize(
+    ("ca", "cert", "key", "told"),
+    [
+        ("no", "own.pem", "own.key", "LAXITY_CA={}/no can't be used: No such file"),
+        ("junk", "own.pem", "own.key", "LAXITY_CA={}/junk can't be used: [X509: NO_CERTIFICATE"),
+        ("own.pem", "own.pem", "other.key", "{}/other.key can't be used: [X509: KEY_VALUES_MISM"),
+        ("own.pem", "own.pem", None, "LAXITY_CERT={}/own.pem can't be used: "),
+    ],
+)
+def test_files_that_a_client_here_can_not_use_are_named(
+    tmp_path, monkeypatch, ca, cert, key, told
+) -> None:
+    for name in ("own", "other"):
+        certificate(tmp_path, name, timedelta(), timedelta(days=100))
+    (tmp_path / "junk").write_text("no certificate")
+    for variable, name in (("CA", ca), ("CERT", cert), ("KEY", key)):
+        if name is not None:
+            monkeypatch.setenv(f"LAXITY_{variable}", str(tmp_path / name))
+    (tmp_path / "own.pem").chmod(0o600)  # taken for the key's file where none is named
+    (found,) = [each for each in check_files(around(tmp_path)) if each.level != "good"]
+    assert found.level == "error"
+    assert told.format(tmp_path) in found.message
+
+
+def test_the_key_that_a_client_here_uses_is_its_owners_alone(tmp_path, monkeypatch) -> None:
+    certificate(tmp_path, "own", timedelta(), timedelta(days=100))
+    (tmp_path / "own.key").chmod(0o644)
+    monkeypatch.setenv("LAXITY_CERT", str(tmp_path / "own.pem"))
+    monkeypatch.setenv("LAXITY_KEY", str(tmp_path / "own.key"))
+    (found,) = [each for each in check_files(around(tmp_path)) if each.level != "good"]
+    assert found.level == "warning"
+    assert f"chmod 600 {tmp_path / 'own.key'}" in found.remedy
 
 
 def test_keys_and_tokens_are_their_owners_alone(tmp_path) -> None:
