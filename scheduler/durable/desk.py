@@ -43,6 +43,9 @@ LOOK_AGAIN_S = 0.01
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
 
+OPEN_AGAIN_S = 10.0
+"""How long to wait before a store that could not be opened is tried again."""
+
 log = structlog.get_logger()
 
 
@@ -101,14 +104,30 @@ class TaskDesk:
         self._waiters: dict[int, dict[Callable[[], None], None]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
+        self._retry: asyncio.TimerHandle | None = None
         self._store.write(Database.clock, self._start_clock)
 
     def _start_clock(self, found: tuple[int, int] | LaxityError) -> None:
         if isinstance(found, LaxityError):
             self._opened(found)  # the deadlines on disk mean nothing without their clock
+            if self._store.refuses:
+                self._open_later()
         else:
             self._clock.start(*found)
             self._store.write(Database.waiting, self._opened)
+
+    def _open_later(self) -> None:
+        again = (Database.clock, self._opened_again)
+        self._retry = self._loop.call_later(OPEN_AGAIN_S, self._store.open_again, *again)
+
+    def _opened_again(self, found: tuple[int, int] | LaxityError) -> None:
+        if isinstance(found, LaxityError):
+            self._open_later()
+            return
+        log.info("durable tasks are taken again", folder=str(self._folder))
+        self._refusal = None
+        self._early = []
+        self._start_clock(found)
 
     def _opened(self, found: list[KeptTask] | LaxityError) -> None:
         if not isinstance(found, LaxityError):
@@ -318,6 +337,8 @@ class TaskDesk:
     def stop(self) -> None:
         """Starts no more tasks; those that run may end."""
         self._chores.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
         self._feeder.stop()
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ import structlog
 
 from scheduler.durable.database import FILE, Damaged, Database, Op, told
 from scheduler.durable.records import Bounds
-from scheduler.errors import Overloaded, Unavailable
+from scheduler.errors import LaxityError, Overloaded, Unavailable
 from scheduler.files import sync_folder
 
 MOST_AT_ONCE = 1_000
@@ -74,19 +74,22 @@ class _Worker:
         with self._ready:
             return len(self._queues.get(queue, ()))
 
-    def close(self) -> None:
-        """Completes the queued operations and ends the thread."""
+    def end(self) -> None:
+        """Has the thread end once the queued operations are completed."""
         with self._ready:
             self._closing = True
             self._ready.notify()
+
+    def close(self) -> None:
+        """Completes the queued operations and ends the thread."""
+        self.end()
         self._thread.join()
 
     def _run(self) -> None:
         try:
             database = self._opened()
         except Exception as error:  # of any kind: callers wait for answers
-            why = f"no durable tasks until the cause is mended and the box restarted: {told(error)}"
-            self._refuse(why)
+            self._refuse(f"no durable tasks until the cause is mended: {told(error)}")
             return
         work = self._work(database)
         while batch := self._take():
@@ -136,13 +139,43 @@ class Store:
         self.problem: str | None = None
         self._folder = folder
         self._bounds = bounds
+        self._loop = loop
+        self._lock: int | None = None
+        self._writer, self._reader = self._started()
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it could not be opened, and so refuses every operation."""
+        return self._refused is not None
+
+    def _started(self) -> tuple[_Worker, _Worker]:
         self._opened = threading.Event()
         self._refused: Exception | None = None
-        self._lock: int | None = None
-        self._writer = _Worker("laxity-tasks-write", loop, MOST_AT_ONCE)
-        self._reader = _Worker("laxity-tasks-read", loop, LOOKS_AT_ONCE)
-        self._writer.start(self._open, lambda database: database.commit)
-        self._reader.start(self._open_reading, lambda database: database.look)
+        writer = _Worker("laxity-tasks-write", self._loop, MOST_AT_ONCE)
+        reader = _Worker("laxity-tasks-read", self._loop, LOOKS_AT_ONCE)
+        writer.start(self._open, lambda database: database.commit)
+        reader.start(self._open_reading, lambda database: database.look)
+        return writer, reader
+
+    def open_again(self, op: Op, then: Then) -> None:
+        """Tries to open what could not be opened; until that is done, operations are refused.
+
+        Args:
+            op: The first operation of the open store.
+            then: Called with its result, or with the error if the store can't be opened yet.
+        """
+        fresh = self._started()
+
+        def looked(found: Any) -> None:
+            useless = fresh
+            if not isinstance(found, LaxityError):
+                useless = self._writer, self._reader
+                self._writer, self._reader = fresh
+            for worker in useless:
+                worker.end()
+            then(found)
+
+        fresh[0].put(op, looked)
 
     def write(self, op: Op, then: Then = lambda _: None) -> None:
         """Queues a write; `then` is called when it is on disk."""
@@ -167,8 +200,12 @@ class Store:
         """Completes the queued operations and releases the folder."""
         self._reader.close()
         self._writer.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None
 
     def _open(self) -> Database:
         try:
@@ -180,11 +217,12 @@ class Store:
         except Exception as error:
             self._cannot(error)
             self._refused = error
+            self._unlock()
             raise
         finally:
             self._opened.set()
+        self.problem = damage
         if damage is not None:
-            self.problem = damage
             log.error("durable tasks were lost", damage=damage)
         return database
 
@@ -200,8 +238,10 @@ class Store:
             raise
 
     def _cannot(self, error: Exception) -> None:
-        self.problem = f"{self._folder}: {told(error)}; mend that and restart the box"
-        log.error("no durable tasks", folder=str(self._folder), error=told(error))
+        problem = f"{self._folder}: {told(error)}; durable tasks are refused until that is mended"
+        if problem != self.problem:  # it is tried again and again
+            log.error("no durable tasks", folder=str(self._folder), error=told(error))
+        self.problem = problem
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:

@@ -20,6 +20,7 @@ import structlog
 from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
+from scheduler.durable import desk as desk_module
 from scheduler.durable.asker import Asker
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Damaged, Database, Op
@@ -423,11 +424,11 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
         answer = await counter.submit("t")
         assert answer["code"] == "unavailable"
         assert answer["detail"] == {"durable": False}
-        assert "mended and the box restarted" in str(answer)
+        assert "until the cause is mended" in str(answer)
         problem = counter.desk.status()["problem"]
         assert problem is not None
         assert "tasks" in problem
-        assert problem.endswith("mend that and restart the box")
+        assert problem.endswith("durable tasks are refused until that is mended")
         await counter.close()
 
     with structlog.testing.capture_logs() as logs:
@@ -435,6 +436,39 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
     assert logs[0]["event"] == "no durable tasks"
     assert [log["event"] for log in logs].count("no durable tasks") == 1
     assert (tmp_path / "tasks").read_text() == "not a folder"
+
+
+def test_a_store_that_can_be_opened_after_all_goes_on_with_its_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that was full when the box started."""
+    monkeypatch.setattr(desk_module, "OPEN_AGAIN_S", 0.01)
+    folder, away = tmp_path / "tasks", tmp_path / "away"
+
+    async def scene() -> None:
+        before = Counter(folder)
+        await before.submit("kept")
+        await before.close()
+        folder.rename(away)
+        folder.write_text("not a folder")
+        counter = Counter(folder)
+        for _ in range(3):
+            assert (await counter.submit("t"))["code"] == "unavailable"
+            await asyncio.sleep(0.02)
+        folder.unlink()
+        away.rename(folder)
+        while (await counter.submit("t")).get("code") == "unavailable":
+            await asyncio.sleep(0.01)
+        status = counter.desk.status()
+        assert (status["problem"], status["waiting"]) == (None, 2)
+        assert await counter.left_s("kept") == pytest.approx(3600, abs=60)
+        await counter.close()
+
+    with structlog.testing.capture_logs() as logs:
+        run(scene)
+    told = [log["event"] for log in logs]
+    assert told.count("no durable tasks") == 1
+    assert told[-2:] == ["durable tasks are taken again", "durable tasks wait"]
 
 
 @pytest.mark.parametrize("opening", ["writer", "reader"])
@@ -648,7 +682,8 @@ def test_a_disk_that_damages_each_new_store_is_told_to_who_asks(
         counter = Counter(tmp_path)
         assert (await counter.submit("t"))["code"] == "unavailable"
         problem = counter.desk.status()["problem"]
-        assert problem == f"{tmp_path}: *** in database main ***; mend that and restart the box"
+        refused = "durable tasks are refused until that is mended"
+        assert problem == f"{tmp_path}: *** in database main ***; {refused}"
         await counter.close()
 
     monkeypatch.setattr(Database, "_prepare", damages)
