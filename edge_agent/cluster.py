@@ -7,6 +7,7 @@ import logging
 import os
 import select
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,6 +39,9 @@ _OBJECT_STORE_BYTES = 80 * 1024 * 1024
 """Near Ray's minimum, because tensors don't travel through the object store."""
 
 
+_HOST = "127.0.0.1"
+"""Where Ray's parts listen and find each other."""
+
 _SHARED_MEMORY = Path("/dev/shm")
 _ELSEWHERE = "set TMPDIR to another folder, such as /tmp"
 _log = logging.getLogger(__name__)
@@ -61,6 +65,7 @@ class Cluster:
             AgentError: Ray can't put its sockets in that folder, or can't be started.
         """
         _check_path(folder)
+        _check_host()
         self._folder = folder
         for starts_left in reversed(range(_STARTS)):
             try:
@@ -84,7 +89,7 @@ class Cluster:
                     object_store_memory=object_store_bytes,
                     namespace="laxity",
                     logging_level=logging.WARNING,
-                    _node_ip_address="127.0.0.1",
+                    _node_ip_address=_HOST,
                     _temp_dir=str(self._folder),
                     _plasma_directory=_store_folder(self._folder),
                 )
@@ -138,6 +143,18 @@ def _check_path(folder: Path) -> None:
         many = len(longest) - LONGEST_SOCKET_PATH
         told = f"Ray's sockets in {folder} have paths that are {many} bytes too long"
         raise AgentError(f"{told}; {_ELSEWHERE}")
+
+
+def _check_host() -> None:
+    """Without the address, Ray would wait for its parts for half a minute, and not say why."""
+    with socket.socket() as own:
+        try:
+            own.bind((_HOST, 0))
+        except OSError as error:
+            raise AgentError(
+                f"Ray needs the address {_HOST}, which can't be used here: {error.strerror}; "
+                f"ip address add {_HOST}/8 dev lo, and ip link set lo up"
+            ) from None
 
 
 def _store_folder(folder: Path) -> str | None:

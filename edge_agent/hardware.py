@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
-from edge_agent.processors import Cpu, memory_bytes, probe_cpu
+from edge_agent.processors import Cpu, probe_cpu
 from scheduler.config.devices import DeviceConfig
+from workers.memory import total_bytes
 from workers.runtimes import RUNTIMES
 
 CudaRuntime = Literal["onnxruntime-cuda", "onnxruntime-tensorrt", "tensorrt"]
@@ -48,7 +49,7 @@ class Hardware:
 
     Attributes:
         cpu: The CPU, with the cores that this process may use.
-        memory_bytes: Main memory.
+        memory_bytes: The main memory that the box may use.
         accelerators: GPUs and NPUs.
         tegra: NVIDIA's system on a chip, on boards that have one.
         cuda_runtimes: The runtimes for NVIDIA's GPUs here, the first to serve first.
@@ -98,7 +99,7 @@ def probe(
         gpus = _numbered(gpus, intel.accelerators)
     return Hardware(
         cpu=probe_cpu(root),
-        memory_bytes=memory_bytes(root),
+        memory_bytes=total_bytes(root),
         accelerators=(*intel.accelerators, *gpus),
         tegra=tegra,
         cuda_runtimes=runtimes,

@@ -1,4 +1,4 @@
-"""Read a box's CPU and memory from the kernel's files."""
+"""Read a box's CPU from the kernel's files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.control_group import own_groups
-from workers.kernel_files import bytes_of, field_of, text_of
+from workers.kernel_files import field_of, text_of
 
 _ISA_OF_INTEREST = (
     *("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -83,15 +83,6 @@ def probe_cpu(root: Path) -> Cpu:
         quota_cores=quota,
         isa=tuple(name for name in _ISA_OF_INTEREST if name in flags),
     )
-
-
-def memory_bytes(root: Path) -> int:
-    """The box's main memory, in bytes."""
-    meminfo = root / "proc/meminfo"
-    found = bytes_of(meminfo, "MemTotal")
-    if found is None:
-        raise ValueError(f"{meminfo} has no line MemTotal")
-    return found
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:

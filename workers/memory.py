@@ -11,6 +11,9 @@ from workers.model_files import weight_bytes
 _SHORTAGES = ("bad_alloc", "bad allocation", "MemoryError", "MemoryAllocation", "out of memory")
 """How errors of C++, Python and CUDA name a lack of memory."""
 
+_LIMITS = "memory.max", "memory.limit_in_bytes"
+"""Files of a control group, of version 2 and 1."""
+
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """The memory still available, in bytes; None where the kernel does not say.
@@ -27,6 +30,20 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     if available is not None:
         limits.append(available)
     return min(limits, default=None)
+
+
+def total_bytes(root: Path = Path("/")) -> int:
+    """The memory that this process and all others of its control group may use, in bytes.
+
+    Raises:
+        ValueError: The kernel does not say how much memory there is.
+    """
+    meminfo = root / "proc/meminfo"
+    installed = bytes_of(meminfo, "MemTotal")
+    if installed is None:
+        raise ValueError(f"{meminfo} has no line MemTotal")
+    limits = [_first(folder, *_LIMITS) for folder in own_groups(root, "memory")]
+    return min([installed, *(int(limit) for limit in limits if limit.isdecimal())])
 
 
 def resident_bytes(root: Path = Path("/")) -> int:
@@ -72,7 +89,7 @@ def name_shortage(path: Path, reason: str) -> str:
 
 
 def _left_in(folder: Path) -> int | None:
-    limit = _first(folder, "memory.max", "memory.limit_in_bytes")
+    limit = _first(folder, *_LIMITS)
     current = _first(folder, "memory.current", "memory.usage_in_bytes")
     if not limit.isdecimal() or not current.isdecimal():
         return None

@@ -10,11 +10,13 @@ import os
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from scheduler.doctor.findings import Finding, Surroundings
 from workers.kernel_files import standing, text_of
+from workers.memory import total_bytes
 
 _LOOK_S = 0.5
 """How long to observe the CPU use of other processes."""
@@ -134,9 +136,23 @@ def _check_others(before: Look, after: Look) -> Iterator[Finding]:
 
 
 def check_memory(around: Surroundings) -> Iterator[Finding]:
-    """Finds memory that is swapped out or short, and huge pages that stall processes."""
-    found = [*_check_swap(around.root), *_check_pages(around.root)]
+    """Finds memory that is swapped out or too small, and huge pages that stall processes."""
+    found = [*_check_room(around), *_check_swap(around.root), *_check_pages(around.root)]
     yield from found or (Finding("memory", "good", "none of it is swapped out"),)
+
+
+def _check_room(around: Surroundings) -> Iterator[Finding]:
+    with suppress(ValueError):
+        megabytes = total_bytes(around.root) / 1e6
+        if 2 * around.config.limits.queue_mb > megabytes:
+            yield Finding(
+                "memory",
+                "warning",
+                f"waiting requests may take limits.queue_mb: {around.config.limits.queue_mb}, and "
+                f"the box has {megabytes:,.0f} MB for that and everything else",
+                "lower it, or let the box have more (docker run --memory, MemoryMax= of a systemd "
+                "unit); the kernel kills a process of the box when it runs out",
+            )
 
 
 def _check_swap(root: Path) -> Iterator[Finding]:

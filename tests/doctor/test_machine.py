@@ -125,6 +125,17 @@ def test_memory_that_has_to_be_waited_for_is_told(machine, files, told) -> None:
     assert found.remedy
 
 
+@pytest.mark.parametrize(("megabytes", "level"), [(500, "warning"), (600, "good")])
+def test_a_container_needs_room_for_the_requests_that_may_wait(machine, megabytes, level) -> None:
+    files = {
+        "proc/meminfo": "MemTotal: 7802856 kB\n",
+        "sys/fs/cgroup/box/memory.max": f"{megabytes}000000\n",
+    }
+    found = only(list(check_memory(machine(files))))
+    assert found.level == level
+    assert ("limits.queue_mb: 256" in found.message) is (level != "good")
+
+
 def test_a_little_in_swap_is_no_matter(machine) -> None:
     swaps = "Filename Type Size Used Priority\n/swap file 999 65535 -2\n"
     assert only(list(check_memory(machine({"proc/swaps": swaps})))).level == "good"

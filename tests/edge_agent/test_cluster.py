@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from edge_agent import cluster
 from edge_agent.cluster import Cluster
 from edge_agent.errors import AgentError
 from tests.waiting import PATIENCE_S
@@ -178,6 +179,14 @@ def test_ray_is_started_again_if_it_gives_up_on_a_busy_machine() -> None:
     done = run(GIVES_UP + CLUSTER)
     assert done.stdout.strip() == "[0, 1, 2, 3, 4]", done.stderr
     assert "Ray did not start and is started again: " in done.stderr
+
+
+def test_a_machine_without_the_address_for_rays_parts_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster, "_HOST", "192.0.2.1")  # for documentation: nobody has it
+    with pytest.raises(AgentError, match=r"needs the address 192\.0\.2\.1"):
+        Cluster(Path("/tmp/none"), 1)
 
 
 @pytest.mark.parametrize(

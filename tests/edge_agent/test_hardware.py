@@ -211,6 +211,35 @@ def test_a_limit_that_makes_no_sense_is_none(intel_box, text):
     assert probe_tree(intel_box).cpu.quota_cores is None
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"sys/fs/cgroup/system.slice/laxity.service/memory.max": "1073741824\n"},
+        {
+            "sys/fs/cgroup/system.slice/laxity.service/memory.max": "max\n",
+            "sys/fs/cgroup/system.slice/memory.max": "1073741824\n",
+        },
+        {
+            "proc/self/cgroup": "3:memory:/docker/0a1b\n4:cpu,cpuacct:/docker/0a1b\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n",
+        },
+    ],
+    ids=["own group", "group around it", "version 1 in a container"],
+)
+def test_the_memory_is_what_the_control_group_may_use(orin_nano, files):
+    found = probe_tree(write_tree(orin_nano, files))
+    assert found.memory_bytes == 2**30
+    assert "Memory  1.0 GiB" in describe(found)
+
+
+def test_a_limit_above_the_memory_that_there_is_adds_none(orin_nano):
+    files = {
+        "proc/self/cgroup": "3:memory:/\n",
+        "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+    }
+    assert probe_tree(write_tree(orin_nano, files)).memory_bytes == 7802856 * 1024
+
+
 def test_an_unknown_arm_core_is_told_by_its_numbers(orin_nano):
     text = ORIN_NANO_CORE.format(cpu=0).replace("0xd42", "0xfff")
     write_tree(orin_nano, {"proc/cpuinfo": text})
