@@ -311,7 +311,11 @@ class NativeConnection(asyncio.BufferedProtocol):
             self._tenant = self._looked_up()
             if self._is_box:
                 self._tenant.check_scope("peer")
-        except (Unauthorized, Forbidden, Unavailable) as error:
+        except (Unauthorized, Forbidden) as error:
+            self.refuse(error)
+        except Unavailable as error:  # the way to that box goes by the same authorities
+            if self._door.neighbours is not None:
+                self._door.neighbours.meet_again(self)
             self.refuse(error)
 
     def _check_trust(self) -> None:

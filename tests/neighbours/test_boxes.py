@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +25,7 @@ from scheduler.daemon.ways.samples import ROUND_TRIPS
 from scheduler.errors import DeadlineExpired
 from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import OWNER, Access, hash_of
-from tests.neighbours.boxes import MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
+from tests.neighbours.boxes import ACCESS, MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
 CAPACITY = 8 / 0.06
@@ -846,6 +847,19 @@ async def test_boxes_whose_tokens_are_replaced_one_after_the_other_are_together_
         await until(lambda: (a.states(), b.states()) == ({"b": "up"}, {"a": "up"}), 60)
         a.ask(400)
         await until(lambda: a.endings == {"completed": 1})
+
+
+@virtually
+async def test_where_an_authority_is_removed_boxes_check_each_other_again():
+    """On both ways: the box that is called has shown a certificate too."""
+    async with site(Box("a"), Box("b")) as (a, b):
+        before = {box: set(box.door._connections) for box in (a, b)}
+        a.door.tls = cast(Any, SimpleNamespace(distrusts=lambda connection: True))
+        a.door.take_access(ACCESS)
+        a.door.tls = None
+        await until(lambda: not any(before[box] & box.door._connections for box in (a, b)))
+        await until(lambda: (a.states(), b.states()) == ({"b": "up"}, {"a": "up"}))
+        await until(lambda: a.door._connections and b.door._connections)
 
 
 @virtually

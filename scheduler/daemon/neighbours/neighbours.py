@@ -151,6 +151,12 @@ class Neighbours:
         """Removes a guest whose connection has closed."""
         self._guests.gone(guest)
 
+    def meet_again(self, guest: Guest) -> None:
+        """Reconnects to a guest's box: its certificate was signed by who may not count any more."""
+        box = self._guests.box_of(guest)
+        if box is not None and (link := self._links.get(box)) is not None:
+            link.hang_up(f"the certificate of {box} has to be checked again")
+
     def _welcome(self, header: wire.Header, guest: Guest) -> Any:
         said, site = _said(header), header.get("site")
         if said is None or not isinstance(site, str):

@@ -140,6 +140,11 @@ class PeerLink:
         self._pings.begin()
         await reply.answer()
 
+    def hang_up(self, why: str) -> None:
+        """Ends the connection and makes another one; what is in flight goes elsewhere."""
+        self._reason = why
+        self._broken.set()
+
     def _hang_up(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
