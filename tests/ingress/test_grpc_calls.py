@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 from benchmarks.ports import free_port
 from scheduler.config.box import Config
 from scheduler.errors import Overloaded
+from scheduler.ingress.grpc import health
 from scheduler.ingress.grpc.callers import Callers
 from scheduler.ingress.grpc.messages import put
 from scheduler.ingress.grpc.reading import Places, Reading
@@ -175,6 +176,46 @@ def test_who_watches_the_health_does_not_hold_up_the_end() -> None:
             service.draining = True
             await asyncio.wait_for(door.drain(3_600), 10)
             assert await watching.read() is grpc.aio.EOF
+        box.close()
+
+    asyncio.run(test())
+
+
+def test_who_watches_the_health_does_so_while_the_token_is_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "_LOOK_S", 0.01)
+
+    async def test() -> None:
+        defaults = Defaults.of(Config().doors, Config().limits)
+        box = Box("unix:///none")
+        service = Service(box, SharedMemory(None), defaults, "laxity", 256, "info", 10**6)
+        port, tokens = free_port(), [new_token(), new_token()]
+        tenants = [
+            Tenant(name=name, tokens=(hash_of(token),))
+            for name, token in zip(("stays", "goes"), tokens, strict=True)
+        ]
+        door = GrpcServer(service, Config(), Access(tenants), [f"tcp://127.0.0.1:{port}"])
+        await door.open()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch
+            stays, goes = (
+                watch(
+                    health_pb2.HealthCheckRequest(),
+                    metadata=[("authorization", f"Bearer {token}")],
+                )
+                for token in tokens
+            )
+            for watching in (stays, goes):
+                assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            door.reload(Access(tenants[:1]), None)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await asyncio.wait_for(goes.read(), 20)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert not stays.done()
+            service.draining = True
+            assert await stays.read() is grpc.aio.EOF
+        await door.drain(0)
         box.close()
 
     asyncio.run(test())

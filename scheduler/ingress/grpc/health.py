@@ -9,6 +9,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from scheduler.errors import Unauthorized
+from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.oip.service import Service
 
 _LOOK_S = 1.0
@@ -21,11 +23,13 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     Args:
         service: The settings and state that the doors share.
         names: The services of this door.
+        callers: Identifies callers; those of new calls have been identified already.
     """
 
-    def __init__(self, service: Service, names: tuple[str, ...]) -> None:
+    def __init__(self, service: Service, names: tuple[str, ...], callers: Callers) -> None:
         """Starts without watchers."""
         self._service = service
+        self._callers = callers
         self._names = ("", *names)
 
     async def Check(self, request: Any, context: Any) -> Any:
@@ -37,7 +41,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return await self._state()
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """The current state, and each change of it, until the door is draining."""
+        """The current state, and each change of it, until the door is draining.
+
+        It ends for a caller whose token or certificate is no longer valid, too.
+        """
         last = None
         while True:
             is_last = self._service.draining
@@ -51,6 +58,10 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
             if is_last:
                 return  # the door waits for all calls to end
             await asyncio.sleep(_LOOK_S)
+            try:
+                self._callers.tenant(context)
+            except Unauthorized as error:
+                await abort(context, error, self._service.compat)
 
     async def _state(self) -> Any:
         return _response("SERVING" if await self._service.is_ready() else "NOT_SERVING")

@@ -144,7 +144,7 @@ class GrpcServer:
             InferenceService(self._service, self._callers, self._held), server
         )
         health_pb2_grpc.add_HealthServicer_to_server(
-            HealthService(self._service, (inference,)), server
+            HealthService(self._service, (inference,), self._callers), server
         )
         reflection.enable_server_reflection((inference, health, reflection.SERVICE_NAME), server)
         return server
