@@ -34,6 +34,10 @@ def set_ray_environment(state_dir: Path) -> None:
     merging similar lines, because each line of the log is JSON. Only what the raylet says, such as
     that a process was killed, begins with `(raylet)`.
 
+    By default Ray kills actors while the machine, or the container, uses more than 95 % of its
+    memory, whoever has taken it, and again as soon as they are back: a box beside a program that
+    needs much would serve nobody. Without that the kernel decides, and only when there is no more.
+
     Its own log files are in /tmp, which may be in memory. On an idle box they grew by 95 MB a day,
     nearly all of it statistics once a minute, and would be cut only at 512 MB each.
 
@@ -47,6 +51,7 @@ def set_ray_environment(state_dir: Path) -> None:
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (that is its name)
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     os.environ.setdefault("RAY_enable_metrics_collection", "0")
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # then it stays on loopback
     os.environ["RAY_DISABLE_WORKER_LOG_PREFIX"] = "1"

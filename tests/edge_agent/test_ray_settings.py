@@ -37,6 +37,16 @@ def test_a_token_that_a_lost_write_has_left_is_made_anew(token: Path, left: str)
     assert token.read_text().isalnum()
 
 
+def test_ray_kills_nothing_for_memory_that_others_take_unless_somebody_wants_it(
+    token: Path,
+) -> None:
+    set_ray_environment(token.parent)
+    assert os.environ["RAY_memory_monitor_refresh_ms"] == "0"  # noqa: SIM112 (that is its name)
+    os.environ["RAY_memory_monitor_refresh_ms"] = "250"  # noqa: SIM112
+    set_ray_environment(token.parent)
+    assert os.environ["RAY_memory_monitor_refresh_ms"] == "250"  # noqa: SIM112
+
+
 def test_rays_own_logs_stay_small_unless_somebody_wants_more(token: Path) -> None:
     os.environ["RAY_event_stats"] = "1"  # noqa: SIM112 (that is its name)
     set_ray_environment(token.parent)
