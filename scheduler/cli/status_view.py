@@ -32,7 +32,7 @@ MEANINGS = {
     "failed": "the runtime failed it",
 }
 
-_RENEW_WITHIN_S = 14 * 86_400.0
+_RENEW_WITHIN_S = 30 * 86_400.0
 """A certificate that expires sooner is mentioned, as by `laxity doctor`."""
 
 _LONG_CLOSED_S = 1.0

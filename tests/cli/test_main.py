@@ -398,7 +398,7 @@ class TestStatus:
 
     @pytest.mark.parametrize(
         ("days", "said"),
-        [(-1, "has expired"), (13.5, "expires in 13 d 11 h"), (14.5, "")],
+        [(-1, "has expired"), (29.5, "expires in 29 d 11 h"), (30.5, "")],
     )
     def test_a_certificate_that_expires_soon_is_named(self, days, said):
         console = Console(file=StringIO(), width=100, color_system=None)
