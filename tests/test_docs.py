@@ -133,3 +133,10 @@ def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is
     assert unit["Service"]["Restart"] in ("on-failure", "always")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert unit["Service"]["RestartPreventExitStatus"] == "2"
+
+
+def test_a_process_that_is_ended_for_want_of_memory_takes_no_other_of_the_box_with_it():
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(ROOT / "deploy" / "edge_agent.service")
+    assert unit["Service"]["OOMPolicy"] == "continue"
