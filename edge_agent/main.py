@@ -130,11 +130,11 @@ def serve(
 
 
 def _check_settings(file: Path | None, config: Config) -> None:
-    from scheduler.device_specs import check_devices  # slow to import: the runtimes
+    from scheduler.device_specs import check_here  # slow to import: the runtimes
     from scheduler.policy_loading import check_policy  # and all policies
 
     check_policy(config.policy, file)
-    check_devices(config, file)
+    check_here(config, file)
 
 
 def _probe(as_json: bool) -> int:

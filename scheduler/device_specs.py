@@ -51,5 +51,28 @@ def check_devices(config: Config, file: Path | None) -> None:
         raise ConfigError(str(file or "defaults"), problems)
 
 
+def check_here(config: Config, file: Path | None, root: Path = Path("/")) -> None:
+    """Checks the devices of a configuration that is for this machine; see `check_devices`.
+
+    Args:
+        config: The configuration.
+        file: The file it was read from; None for defaults.
+        root: The folder that contains `/sys`.
+
+    Raises:
+        ConfigError: As `check_devices`, or a device lists cores that the machine does not have.
+    """
+    check_devices(config, file)
+    cpus = root / "sys/devices/system/cpu"
+    problems = []
+    for index, device in enumerate(config.listed_devices):
+        missing = [core for core in device.cores if not (cpus / f"cpu{core}").exists()]
+        if missing and cpus.exists():
+            told = f"{device.id} lists cores that this machine does not have: {missing}"
+            problems.append(problem_at(file, ["devices", index, "cores"], told))
+    if problems:
+        raise ConfigError(str(file or "defaults"), problems)
+
+
 def _bytes(megabytes: int | None) -> int | None:
     return None if megabytes is None else megabytes * 10**6

@@ -20,7 +20,7 @@ from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.policy import Policy
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy
-from scheduler.device_specs import check_devices
+from scheduler.device_specs import check_here
 from scheduler.files import replace_file
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back
@@ -96,7 +96,7 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
         files = files_of(new.policy.name, new.policy.options)
         policy = check_policy(new.policy, config_file)
         if new.devices != old.devices:  # the agent has checked those that it was started with
-            check_devices(new, config_file)
+            check_here(new, config_file)
     except ConfigError as error:
         log.error("configuration not applied", file=str(config_file), error=str(error))
         return Reloaded(old, [str(error)], None, {})

@@ -9,7 +9,7 @@ import pytest
 from scheduler.config.box import load_config
 from scheduler.config.devices import DeviceConfig
 from scheduler.config.problems import ConfigError
-from scheduler.device_specs import check_devices, device_spec
+from scheduler.device_specs import check_devices, check_here, device_spec
 from workers.runtimes.base import DeviceSpec, Limits
 
 
@@ -50,3 +50,18 @@ def test_every_mistake_in_the_devices_is_told_with_its_place(tmp_path: Path) -> 
     assert "'treads'" in said[0]
     assert f"{file}:3: " in said[1]
     assert "'threads'" in said[1]
+
+
+def test_cores_that_this_machine_lacks_are_a_mistake_only_where_it_is_to_run(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "edge.yaml"
+    file.write_text("devices:\n  - {id: 'cpu:0', cores: [0, 7]}\n")
+    config = load_config(file)
+    check_devices(config, file)
+    check_here(config, file, tmp_path)  # nothing is known of this machine
+    (tmp_path / "sys/devices/system/cpu/cpu0").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"edge.yaml:2: .* does not have: \[7\]"):
+        check_here(config, file, tmp_path)
+    (tmp_path / "sys/devices/system/cpu/cpu7").mkdir()
+    check_here(config, file, tmp_path)
