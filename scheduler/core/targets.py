@@ -169,7 +169,7 @@ class TargetState:
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
-            self._stale_ns = self._stale_ns or curve.stale_ns()
+            self._await_stale(curve)
 
     def calibration(self) -> list[Calibration]:
         """How well its predictions held, over all its offers, by ascending quantile."""
@@ -202,9 +202,13 @@ class TargetState:
         for offer in self.usable(kind):
             curve = self.curve(offer, kind)
             curve.refused(budget_ns)
-            stale_ns = curve.stale_ns()
-            if stale_ns is not None and (self._stale_ns is None or stale_ns < self._stale_ns):
-                self._stale_ns = stale_ns
+            self._await_stale(curve)
+
+    def _await_stale(self, curve: LatencyCurve) -> None:
+        """Has `refresh` look no later than what a curve learned goes stale."""
+        stale_ns = curve.stale_ns()
+        if stale_ns is not None and (self._stale_ns is None or stale_ns < self._stale_ns):
+            self._stale_ns = stale_ns
 
     def sizes(self) -> Iterator[tuple[Offer, list[tuple[int, float]]]]:
         """Its offers of models with inputs of any size, and the known factor of each size."""

@@ -215,6 +215,17 @@ def test_what_became_slow_is_believed_no_longer_than_at_first():
     assert device.ms(1000) == 2
 
 
+def test_a_size_that_is_doubted_late_keeps_no_other_from_going_stale():
+    """A slow moment would otherwise count until that size is doubted: for up to ten minutes."""
+    device = Device(measured_at(100))
+    device.run(1_000, *[20.0] * FINDING)
+    device.wait(STALE_NS + SECOND_NS)
+    device.run(100, *[40.0] * 20)
+    assert device.ms(100) == 40.0
+    device.wait(STALE_NS + SECOND_NS)
+    assert device.ms(100) == 2.0
+
+
 def test_a_doubted_size_is_guessed_by_the_others():
     device = Device(measured_at(10))
     device.run(900, *[90.0] * 3)
