@@ -628,6 +628,35 @@ async def test_nothing_small_waits_behind_what_is_large(it_breaks: bool):
         assert forwarded(a) == (6 if it_breaks else 5)
 
 
+@pytest.mark.parametrize("wrong", [{"batch": "one"}, {"notes": 3}, {"timing": [1]}])
+@virtually
+async def test_a_large_answer_that_is_malformed_does_not_lose_its_request(
+    wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    """It ends the second connection alone, and the request is sent again."""
+    near = Box("a", models={}, body_bytes=2_000_000)
+    far = Box("b", models={"m": "d", "wide": "d"}, body_bytes=2_000_000)
+    async with site(near, far) as (a, _):
+        await until(lambda: "b" in a.driver.core.targets)
+        a.ask(20_000, model="wide")
+        await until(lambda: a.endings["completed"] == 1)
+        await until(lambda: link_to_b(a)._large._connection is not None)
+        say, left = Answer.header, [wrong]
+
+        def header(answer: Answer) -> dict[str, Any]:
+            is_wide = answer.offer is not None and answer.offer.model == "wide"
+            return {**say(answer), **(left.pop() if is_wide and left else {})}
+
+        monkeypatch.setattr(Answer, "header", header)
+        busy = asyncio.ensure_future(a.load(CAPACITY / 4, 3, 300))
+        await asyncio.sleep(1)
+        a.ask(1_000, model="wide")
+        await busy
+        assert not left
+        assert a.endings == {"completed": a.asked}
+        assert a.driver.core.targets["b"].up
+
+
 @virtually
 async def test_a_large_message_on_a_slow_way_holds_up_no_reports(
     monkeypatch: pytest.MonkeyPatch,

@@ -313,7 +313,7 @@ class PeerLink:
         self._heard_ns = self._clock_ns()
         try:
             self._take(header, body)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(
                 f"box {self._box} sent an invalid message: {error!r:.200}"
             ) from None
@@ -351,7 +351,7 @@ class PeerLink:
 
     def _on_result(self, header: wire.Header, body: wire.Body | None) -> None:
         run_id = header["id"]
-        sent = self._sent.pop(run_id, None)
+        sent = self._sent.get(run_id)
         if sent is None:
             return  # it was withdrawn meanwhile, and has ended elsewhere
         _, _, execute_ns, total_ns = map(index, header["timing"])
@@ -372,6 +372,7 @@ class PeerLink:
         device, runtime = map(name_from, (header["target"], header["runtime"]))
         ran = Ran(device, runtime, index(header["batch"]), str(header.get("files", "")))
         specs, card = header["out"], self._neighbours.card(sent.dispatch.model)
+        del self._sent[run_id]  # only now: if the message was malformed, the run goes elsewhere
         try:
             check_outputs(specs, len(outputs), card.signature.outputs if card else ())
         except InvalidInput as error:
@@ -424,10 +425,12 @@ class PeerLink:
 
     def _refuse(self, run_id: int, why: str, detail: Any) -> None:
         """Handles a refusal: closes the target for a moment, and requeues the request."""
-        sent = self._sent.pop(run_id, None)
+        sent = self._sent.get(run_id)
         if sent is None:
             return
+        rest_ns = hold_ns(sent.budget_ns, detail)
+        del self._sent[run_id]
         self.refused += 1
         if self._standing.is_up:
-            self._standing.tell(hold_ns(sent.budget_ns, detail))
+            self._standing.tell(rest_ns)
         self._listener.on_not_run(run_id, f"{self._box} refused: {why}")
