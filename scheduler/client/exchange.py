@@ -137,8 +137,7 @@ class Exchange:
             self._dialer.dial()
             return
         for call in calls:
-            if call.id in self._calls:  # a call that ended at once may have cancelled others
-                self._send(call, self._connection)
+            self._send(call, self._connection)
 
     def cancel(self, call_id: int) -> None:
         """Drops a call whose caller no longer waits, and tells the daemon."""
@@ -206,6 +205,8 @@ class Exchange:
     def _send(self, call: Call, connection: Connection) -> None:
         if connection.is_full:
             return  # Its budget is computed when it can be sent, and may be used up by then.
+        if call.id not in self._calls:
+            return  # One before it has ended unsent, and that has cancelled it.
         now_ns = time.monotonic_ns()
         if call.is_infer:
             left_ns = call.deadline_ns - now_ns
@@ -347,7 +348,7 @@ class Exchange:
         for call in list(self._calls.values()):
             if connection.is_full:
                 return
-            waits = call.connection is None and call.id in self._calls
+            waits = call.connection is None
             hopeless = call.is_infer and not call.accept_late and call.deadline_ns <= soonest_ns
             if waits and not hopeless:
                 self._send(call, connection)

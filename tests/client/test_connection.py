@@ -9,6 +9,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from scheduler import (
 )
 from scheduler.address import parse_address
 from scheduler.client import dialer
+from scheduler.client.call import infer_call, question_call
 from scheduler.client.connection import connect
 from scheduler.client.exchange import Exchange
 from tests.fake_box import IMAGE, FakeBox, Peer, ignore, image, welcome
@@ -442,6 +444,30 @@ def test_a_connection_that_opens_after_the_end_is_closed(box):
         await exchange.wait_closed()
         with pytest.raises(ConnectionResetError):  # And not that it did not close in time.
             connection.check()
+
+    asyncio.run(main())
+
+
+def test_what_is_cancelled_as_another_ends_unsent_is_not_sent(box):
+    """A door's request ends with its first item, which may be as they wait for a connection."""
+
+    class CancelsTheOther(asyncio.Future[Any]):
+        exchange: Exchange
+
+        def set_exception(self, exception: Any, /) -> None:
+            self.exchange.cancel(2)
+
+    async def main() -> None:
+        first, other, asked = CancelsTheOther(), asyncio.Future[Any](), asyncio.Future[Any]()
+        exchange = first.exchange = Exchange(asyncio.get_running_loop(), box.url, None)
+        exchange.start(
+            infer_call(1, first, "\udcff", image(1), MINUTE_MS),
+            infer_call(2, other, "digits", image(2), MINUTE_MS),
+            question_call(3, asked, "models", 5.0),
+        )
+        await asked
+        assert [header["t"] for _, header in box.seen] == ["hello", "models"]
+        exchange.close()
 
     asyncio.run(main())
 
