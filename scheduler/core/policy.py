@@ -54,8 +54,7 @@ class Drop:
         """Refuses values that could not be reported to the caller."""
         if not isinstance(self.request, Request):
             raise _wrong("Drop.request", "a request of the view", self.request)
-        if not isinstance(self.reason, str):
-            raise _wrong("Drop.reason", "a text", self.reason)
+        _check_reason(self)
         offers = self.earliest_budget_ns
         if not isinstance(offers, Mapping) or not all(
             isinstance(name, str) and isinstance(ns, int) for name, ns in offers.items()
@@ -74,8 +73,7 @@ class Wake:
         """Refuses a value that is no time."""
         if not isinstance(self.at_ns, int):
             raise _wrong("Wake.at_ns", "a whole number of nanoseconds", self.at_ns)
-        if not isinstance(self.reason, str):
-            raise _wrong("Wake.reason", "a text", self.reason)
+        _check_reason(self)
 
 
 @value(frozen=True, slots=True)
@@ -108,8 +106,19 @@ def _check_batch(batch: Place | Hedge) -> None:
     if not isinstance(batch.requests, tuple):
         told = "a tuple of requests of the view"
         raise _wrong(f"{type(batch).__name__}.requests", told, batch.requests)
-    if not isinstance(batch.reason, str):
-        raise _wrong(f"{type(batch).__name__}.reason", "a text", batch.reason)
+    _check_reason(batch)
+
+
+def _check_reason(decision: Place | Hedge | Drop | Wake) -> None:
+    reason = decision.reason
+    if not isinstance(reason, str):
+        raise _wrong(f"{type(decision).__name__}.reason", "a text", reason)
+    if not reason.isascii():
+        try:
+            reason.encode()
+        except UnicodeEncodeError:
+            told = "a text without lone surrogates"
+            raise _wrong(f"{type(decision).__name__}.reason", told, reason) from None
 
 
 def _wrong(field: str, wanted: str, found: object) -> TypeError:

@@ -190,12 +190,18 @@ def test_a_policy_that_returns_no_decisions_is_told_so(returned, told):
         (Place, ("cpu:0", None, (ONE,), ""), "Place.offer is an offer of the target, not None"),
         (Place, ("cpu:0", offer(), [ONE], ""), "Place.requests is a tuple of requests of the view"),
         (Hedge, ("cpu:0", offer(), (ONE,), 7), "Hedge.reason is a text, not 7"),
+        (Drop, (ONE, "\udcff"), r"Drop.reason is a text without lone surrogates, not '\udcff'"),
+        (Wake, (1, "\udcff"), r"Wake.reason is a text without lone surrogates, not '\udcff'"),
     ],
 )
 def test_a_decision_with_a_field_of_another_type_is_not_made(kind, fields, told):
     """Callers and the journal could not read it, so whoever makes it hears of it there."""
     with pytest.raises(TypeError, match=re.escape(told)):
         kind(*fields)
+
+
+def test_a_reason_may_have_any_letters():
+    assert Drop(ONE, "zu spät 🐌").reason.endswith("🐌")
 
 
 @pytest.mark.parametrize("quantile", [0.05, 0.3, 0.5, 0.95])

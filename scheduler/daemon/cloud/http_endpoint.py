@@ -248,7 +248,8 @@ def _remote_error(
         said, code = str(told["error"]), told.get("code")
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
         said, code = body[: 16 * _ERROR_CHARACTERS].decode(errors="replace"), None
-    if response.status in _REDIRECTS and (where := response.headers.get("location")):
+    if response.status in _REDIRECTS and (found := response.headers.get("location")):
+        where = found.encode(errors="surrogateescape").decode(errors="replace")
         said = f"it redirects to {where}, which is not followed; give the right address as url"
     after = response.headers.get("retry-after", "")
     # After `infeasible`, another deadline may be tried at once.

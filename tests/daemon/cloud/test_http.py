@@ -286,6 +286,23 @@ def test_a_redirect_is_not_followed_with_the_token(tmp_path: Path):
     with_http(tmp_path, test)
 
 
+def test_what_a_server_says_can_be_told_to_callers_whatever_its_bytes_are(tmp_path: Path):
+    head = b"HTTP/1.1 307 There\r\nLocation: http://h\xf6st\r\nContent-Length: 0\r\n\r\n"
+
+    async def raw(request: web.Request, said: Any, tensors: bytes) -> Any:
+        assert request.transport is not None
+        request.transport.write(head)
+        return await good(request, said, tensors)
+
+    async def test(box: Box, far: HttpServer) -> None:
+        far.answer = raw
+        answered = await box.ask(deadline_ms=20_000)
+        assert answered.outcome is Outcome.FAILED
+        assert "redirects to http://h\N{REPLACEMENT CHARACTER}st," in answered.reason
+
+    with_http(tmp_path, test)
+
+
 def test_a_server_that_limits_how_often_it_is_asked_is_there(tmp_path: Path):
     far, ended = HttpServer(), asyncio.Event()
 
