@@ -397,7 +397,14 @@ class Driver:
         results = None if finish.run_id is None else self._results[finish.run_id]
         if results is None and finish.outcome is Outcome.INFEASIBLE:
             self._doubt(submission)
-        submission.reply(answer_of(finish, results, self.core.now_ns - arrived_ns))
+        try:
+            submission.reply(answer_of(finish, results, self.core.now_ns - arrived_ns))
+        except Exception:  # a mistake in a door must not cost others their answers
+            log.exception(
+                "an answer could not be given",
+                request=finish.request_id,
+                outcome=finish.outcome.value,
+            )
 
     def _doubt(self, refused: Submission) -> None:
         """Has a target measured again if it could have run the request but was not used."""
