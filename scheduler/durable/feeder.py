@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import LEAST_WEIGHT, LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
-from scheduler.daemon.catalog import checked_class
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
-from scheduler.durable.inputs import Inputs, Operations, fitting
+from scheduler.durable.inputs import Inputs, Operations, fitting, misfit
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.later import Later
 from scheduler.durable.records import Ended
 from scheduler.durable.room import Room, can_be_met, likely_ns
-from scheduler.errors import InvalidInput, LaxityError
+from scheduler.errors import LaxityError
 
 ATTEMPTS = 3
 """How often a task may fail."""
@@ -59,6 +58,21 @@ _WITHDRAWN = "withdrawn: a durable task, which can run later"
 _TIMER_S = 3600.0
 
 log = structlog.get_logger()
+
+
+class _Batch(NamedTuple):
+    """Tasks to submit together.
+
+    Attributes:
+        tasks: The tasks, whose inputs are in memory.
+        latest_ns: The furthest deadline that the policy is shown.
+        weight: What policies may take each task to be worth: next to nothing, and more with each
+            refusal.
+    """
+
+    tasks: Sequence[Waiting]
+    latest_ns: int
+    weight: float
 
 
 class Feeder:
@@ -188,19 +202,19 @@ class Feeder:
         core = self._driver.core
         for target in list(core.targets.values()):
             if not core.queues and target.is_open(now_ns):
-                batch, horizon_ns = self._batch_for(target, now_ns)
-                if batch:  # an event: queues may have changed
-                    self._submit(batch, now_ns + horizon_ns, self._weight(batch, now_ns))
+                batch = self._batch_for(target, now_ns)
+                if batch is not None:  # an event: queues may have changed
+                    self._submit(batch)
 
-    def _batch_for(self, target: TargetState, now_ns: int) -> tuple[list[Waiting], int]:
-        """The most urgent tasks that a target could run now, and the horizon for their deadlines.
+    def _batch_for(self, target: TargetState, now_ns: int) -> _Batch | None:
+        """The most urgent tasks that a target could run now.
 
-        The list is empty while their inputs are being fetched.
+        None if there are none, also while their inputs are being fetched.
         """
         closed_until_ns = self._room.closed_until_ns(target.spec.id)
         if now_ns < closed_until_ns:
             self._wake_after(closed_until_ns - now_ns)
-            return [], 0
+            return None
         for kind, count in self._lanes.in_order():
             offers = target.usable(kind)
             if not offers or not self._may_run(kind.model):
@@ -213,24 +227,22 @@ class Feeder:
             tasks, following = waiting[:size], waiting[size:]
             if any(task.inputs is None for task in tasks):
                 self._inputs.fetch(tasks)
-                break
+                return None
             if self._end_misfits(tasks):
-                break
+                return None
             self._inputs.fetch_ahead(following)
             seqs = [task.seq for task in tasks]
             self._room.given(target.spec.id, curve, seqs, now_ns, insists)
-            return tasks, max(HORIZON_NS, _LONGEST * likely_ns(curve, size))
-        return [], 0
+            horizon_ns = max(HORIZON_NS, _LONGEST * likely_ns(curve, size))
+            weight = LEAST_WEIGHT
+            if insists:
+                weight = 2.0 ** min(tasks[0].refusals - INSISTENT, _MOST_DOUBLINGS)
+            return _Batch(tasks, now_ns + horizon_ns, weight)
+        return None
 
     def _insists(self, task: Waiting, now_ns: int) -> bool:
         """Whether a task runs although it makes a request late, if only one time in many."""
         return task.refusals >= INSISTENT and self._room.longest_ns(now_ns) is not None
-
-    def _weight(self, batch: list[Waiting], now_ns: int) -> float:
-        """What policies may take tasks to be worth: next to nothing, and more with each refusal."""
-        if not self._insists(batch[0], now_ns):
-            return LEAST_WEIGHT
-        return 2.0 ** min(batch[0].refusals - INSISTENT, _MOST_DOUBLINGS)
 
     def _end_misfits(self, tasks: list[Waiting]) -> bool:
         """Fails tasks whose inputs the model no longer accepts, because its files have changed.
@@ -238,28 +250,17 @@ class Feeder:
         A batch has a single description of its tensors, so such a task cannot share one with others
         of its class.
         """
-        misfits = [(task, why) for task in tasks if (why := self._misfit(task)) is not None]
+        card = self._driver.catalog.cards.get(tasks[0].kind.model)
+        misfits = [(task, why) for task in tasks if (why := misfit(task, card)) is not None]
         for task, why in misfits:
             self._lanes.remove(task)
             self._end(task, Outcome.FAILED, f"the model has changed since: {why}")
         return bool(misfits)
 
-    def _misfit(self, task: Waiting) -> str | None:
-        card = self._driver.catalog.cards.get(task.kind.model)
-        if card is None or task.inputs is None:
-            return None
-        specs, _ = task.inputs
-        try:
-            _, has_batch = checked_class(card, None, specs)
-        except InvalidInput as error:
-            return str(error)
-        in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
-        return "its inputs differ in batch or order" if has_batch or not in_order else None
-
-    def _submit(self, tasks: list[Waiting], latest_ns: int, weight: float) -> None:
+    def _submit(self, batch: _Batch) -> None:
         ahead_ns = self._driver.clock_ns() - self._clock.boot_ns()
         submissions = []
-        for task in tasks:
+        for task in batch.tasks:
             self._lanes.remove(task)
             task.where = Where.FED
             assert task.inputs is not None
@@ -269,9 +270,9 @@ class Feeder:
                     self._exact(task.kind),
                     specs,
                     body,
-                    min(task.due_ns + ahead_ns, latest_ns),
+                    min(task.due_ns + ahead_ns, batch.latest_ns),
                     LOWEST_PRIORITY,
-                    weight,
+                    batch.weight,
                     False,
                     partial(self._answered, task),
                 )
@@ -281,7 +282,7 @@ class Feeder:
             request_ids = self._driver.submit(submissions)
         finally:
             self._submitting = False
-        for task, request_id in zip(tasks, request_ids, strict=True):
+        for task, request_id in zip(batch.tasks, request_ids, strict=True):
             if task.where is Where.FED:
                 task.request_id = request_id
                 self._fed[request_id] = task
