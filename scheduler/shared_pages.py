@@ -84,11 +84,21 @@ class SharedPages:
 def opened(where: Mapping[str, Any], writable: bool) -> SharedPages:
     """Maps memory that another process has created.
 
+    Args:
+        where: The other's `SharedPages.where`, or anything at all.
+        writable: Whether it is written, too.
+
     Raises:
         OSError: It can't be seen from here: the other process runs as another user, or in another
-            container.
-        KeyError: It is not said where.
+            container. Or it is not said where.
     """
+    try:
+        return _opened(where, writable)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise OSError(f"it is not said where the memory is: {error!r}") from None
+
+
+def _opened(where: Mapping[str, Any], writable: bool) -> SharedPages:
     mode = os.O_RDWR if writable else os.O_RDONLY
     path = f"/proc/{where['pid']:d}/fd/{where['fd']:d}"
     # In another container, the number may be that of a process that has anything open there, such

@@ -61,6 +61,16 @@ def test_something_else_at_that_place_is_not_even_opened(monkeypatch):
     assert opens == []
 
 
+@pytest.mark.parametrize(
+    "lie", [{"pid": None}, {"pid": "x"}, {"fd": 2**80}, {"bytes": float(PAGE)}, {"inode": []}]
+)
+def test_a_place_that_makes_no_sense_is_none(lie):
+    with pytest.raises(OSError, match=r"where the memory is|/proc/"):
+        opened({**OwnPages(PAGE).where, **lie}, writable=False)
+    with pytest.raises(OSError, match="KeyError"):
+        opened({}, writable=False)
+
+
 def test_what_has_taken_its_place_meanwhile_is_not_mapped(monkeypatch):
     pages = OwnPages(PAGE)
     where, opens = pages.where, os.open

@@ -56,5 +56,5 @@ def borrowed(header: Header) -> LentMemory | None:
     """The memory in a `memory` message; None if it can't be seen from here, as in a container."""
     try:
         return LentMemory(opened(header, writable=True))
-    except (OSError, KeyError, TypeError, ValueError, OverflowError):
+    except OSError:
         return None

@@ -19,7 +19,7 @@ class ShownMemory:
         try:
             number = header["pages"]
             self._pages[number] = opened(header, writable=False)
-        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+        except (OSError, KeyError, TypeError) as error:
             # It can't be seen from here, as in a container, so outputs are sent.
             return {"t": "not_mapped", "pages": header.get("pages"), "reason": str(error)}
         return {"t": "mapped", "pages": number}
