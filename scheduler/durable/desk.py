@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from scheduler.core.events import BY_CALLER
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.driver import Driver
 from scheduler.durable.asker import Asker
@@ -290,7 +291,7 @@ class TaskDesk:
             seq = db.find(tenant, id_)
             if seq is None:
                 raise not_found(id_)
-            return seq, db.end(Ended(seq, Outcome.CANCELLED, "the caller cancelled", at_ms))
+            return seq, db.end(Ended(seq, Outcome.CANCELLED, BY_CALLER, at_ms))
 
         def written(found: tuple[int, bool] | LaxityError) -> None:
             if isinstance(found, LaxityError):

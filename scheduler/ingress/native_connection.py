@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from scheduler.core.events import BY_CALLER
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
 from scheduler.daemon.submission import Answer, Submission
@@ -235,7 +236,7 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _cancel(self, client_id: int) -> None:
         restoring = self._in_flight.cancel(client_id)
         if restoring is not None:
-            answer = Answer(Outcome.CANCELLED, "the caller cancelled", {})
+            answer = Answer(Outcome.CANCELLED, BY_CALLER, {})
             self._fail(client_id, answer, restoring.taken_ns)
 
     def _take_task(self, header: Header, body: Body | None) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from scheduler.config.cache import CacheConfig
+from scheduler.core.events import BY_CALLER
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.asyncio_tasks import end_tasks
 from scheduler.daemon.cache.central import CentralCopy
@@ -124,7 +125,7 @@ class ResultCache:
                 self._driver.cancel(flight.driver_id)
             else:
                 self._release(flight)
-        self._reply(held, Answer(Outcome.CANCELLED, "the caller cancelled", {}))
+        self._reply(held, Answer(Outcome.CANCELLED, BY_CALLER, {}))
 
     def _kind_of(self, submission: Submission) -> CacheClass | None:
         """The cache class of a request; None if the request bypasses the cache."""
