@@ -124,7 +124,7 @@ class NativeDoor:
         Raises:
             Overloaded: There are too many connections.
         """
-        if len(self._connections) >= self.rules.connections and not connection.is_door:
+        if len(self._connections) >= self.rules.connections and not connection.caller.is_door:
             most = self.rules.connections
             full = Overloaded(f"{most} connections are open already (limits.connections)")
             if not self._strangers:
@@ -133,17 +133,17 @@ class NativeDoor:
             longest.refuse(full)
             self.leave(longest)
         self._connections.add(connection)
-        if not connection.is_door:
+        if not connection.caller.is_door:
             self._strangers[connection] = None
 
-    def welcome(self, connection: NativeConnection, tenant: Tenant) -> None:
+    def welcome(self, connection: NativeConnection) -> None:
         """Counts a connection for its tenant after its hello.
 
         Raises:
             Overloaded: The tenant already has as many connections as it may.
         """
-        if not connection.is_door:
-            self._seats.take(connection, tenant)
+        if not connection.caller.is_door:
+            self._seats.take(connection, connection.caller.tenant)
         self._strangers.pop(connection, None)
 
     def share_of(self, tenant: Tenant) -> Share | None:

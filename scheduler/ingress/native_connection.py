@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +22,8 @@ from scheduler.errors import (
     Unavailable,
 )
 from scheduler.ingress import replies
-from scheduler.ingress.certificates import DISTRUSTED, certificate_names
+from scheduler.ingress.caller import Caller
+from scheduler.ingress.certificates import DISTRUSTED
 from scheduler.ingress.in_flight import InFlight
 from scheduler.ingress.inflow import STALL_S, Inflow
 from scheduler.ingress.lending import Lending
@@ -39,7 +39,7 @@ from scheduler.ingress.turns import Frames, Turns
 from scheduler.result import with_restoring
 from scheduler.shared_pages import LEAST_BYTES
 from scheduler.sockets import DOOR_GIVES_UP_MS, local_host_of, set_up_tcp
-from scheduler.tenants import ANYONE, OWNER, Tenant
+from scheduler.tenants import Tenant
 from scheduler.wire import VERSION, Body, FrameReader, Header, allocate, encode
 
 if TYPE_CHECKING:
@@ -61,25 +61,21 @@ class NativeConnection(asyncio.BufferedProtocol):
     """One client.
 
     Attributes:
-        is_door: Whether the client is a door process, which names the tenant of each request.
+        caller: Who the client is.
     """
 
     def __init__(self, door: NativeDoor, is_door: bool = False) -> None:
         self._door = door
-        self.is_door = is_door
-        self._tenant = ANYONE
-        self._token: Any = None
+        self.caller = Caller(is_door)
         self._driver = door.driver
         self._reader: FrameReader
         self._inflow: Inflow
         self._transport: asyncio.Transport | None = None
         self._turns: Turns | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._known = False
         self._in_flight = InFlight(door.intake)
         self._out: list[Any] = []
         self._loop = asyncio.get_running_loop()
-        self._is_box = False
         self._asker = Asker()
         self._outflow = Outflow(self._say_later)
         self._lending: Lending | None = None
@@ -113,7 +109,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         before = self._reader.header_bytes
         try:
             frames = self._reader.advance(nbytes)
-            self._inflow.note(OWNER if self.is_door else self._tenant)
+            self._inflow.note(self.caller.tenant)
         except LaxityError as error:
             self.refuse(error)
         else:
@@ -157,7 +153,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _allocate(self, header: Header, size: int) -> memoryview | None:
         """Memory for a large body; None if bodies being received would exceed the box's limit."""
-        if not self._known:
+        if not self.caller.is_known:
             raise ProtocolError("the first frame of a connection is hello, without a body")
         if self._door.reading.count + size > self._driver.core.limits.bytes:
             return None
@@ -185,7 +181,7 @@ class NativeConnection(asyncio.BufferedProtocol):
                 except ProtocolError:
                     raise
                 except LaxityError as error:
-                    if not self._known:
+                    if not self.caller.is_known:
                         raise
                     self._say(replies.refusal(header.get("id"), error))
                 if taken and len(taken[-1][1].body) >= LEAST_BYTES:
@@ -200,7 +196,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _take_one(self, header: Header, body: Body | None, taken: _Taken) -> None:
         kind = header["t"]
-        if not self._known:
+        if not self.caller.is_known:
             self._take_hello(header)
         elif kind == "infer":
             if self._lending is not None and body is not None:
@@ -252,37 +248,24 @@ class NativeConnection(asyncio.BufferedProtocol):
             raise Forbidden("this box has no neighbours: its configuration does not ask for them")
         self._tenant_of(header).check_scope("peer")
         answer = self._door.neighbours.take(header, self)
-        self._is_box |= header["t"] == "peer"
+        self.caller.is_box |= header["t"] == "peer"
         return answer
 
     def _tenant_of(self, header: Header) -> Tenant:
-        """Who asks: the tenant of the connection, or the one that a door names."""
-        if not self.is_door:
-            return self._tenant
-        name = header.get("tenant")
-        return self._door.rules.access.by_name(name) if isinstance(name, str) else ANYONE
+        return self.caller.tenant_of(header, self._door.rules.access)
 
     def _take_hello(self, header: Header) -> None:
-        if header["t"] != "hello":
-            raise ProtocolError("the first frame of a connection is hello")
-        if header.get("v") != VERSION:
-            raise ProtocolError(
-                f"this box speaks version {VERSION} of the native protocol, not {header.get('v')!r}"
-            )
+        assert self._transport is not None
+        caller, rules = self.caller, self._door.rules
+        caller.greet(header, rules.access, self._transport)
         self._check_trust()
-        rules = self._door.rules
-        if rules.access.required and not self.is_door:
-            self._token = header.get("token")
-            self._tenant = self._looked_up()
-        elif self._transport is not None:
-            peer = self._transport.get_extra_info("socket")
-            self._tenant = OWNER if peer.family == socket.AF_UNIX else ANYONE
-        self._door.welcome(self, self._tenant)
-        self._known = True
-        if header.get("memory") is True and self._driver.shared is not None and self._is_at_home():
-            self._lending = Lending(self._driver.shared, self.tell)
-            self._showing = Showing(self._driver.shared, self.tell)
-        if self._turns is not None and (share := self._door.share_of(self._tenant)) is not None:
+        self._door.welcome(self)
+        caller.is_known = True
+        shared = self._driver.shared
+        if header.get("memory") is True and shared is not None and caller.is_at_home:
+            self._lending = Lending(shared, self.tell)
+            self._showing = Showing(shared, self.tell)
+        if self._turns is not None and (share := self._door.share_of(caller.tenant)) is not None:
             self._turns.share = share
         if self._hello_timer is not None:
             self._hello_timer.cancel()
@@ -295,23 +278,13 @@ class NativeConnection(asyncio.BufferedProtocol):
         if self._door.closing:
             self.say_goodbye()
 
-    def _is_at_home(self) -> bool:
-        """Whether the client is a process of this box's own user, on this machine."""
-        peer = self._transport.get_extra_info("socket") if self._transport is not None else None
-        is_own = self.is_door or self._tenant.name == OWNER.name
-        return is_own and peer is not None and peer.family == socket.AF_UNIX
-
     def look_again(self) -> None:
         """Applies changed access rules: looks up the tenant again, or closes the connection."""
-        if not self._known or self.is_door:
+        if not self.caller.is_known or self.caller.is_door:
             return
         try:
             self._check_trust()
-            if not self._door.rules.access.required:
-                return
-            self._tenant = self._looked_up()
-            if self._is_box:
-                self._tenant.check_scope("peer")
+            self.caller.look_again(self._door.rules.access)
         except (Unauthorized, Forbidden) as error:
             self.refuse(error)
         except Unavailable as error:  # the way to that box goes by the same authorities
@@ -330,11 +303,6 @@ class NativeConnection(asyncio.BufferedProtocol):
         if tls is not None and tls.distrusts(connection):
             raise Unavailable(DISTRUSTED)
 
-    def _looked_up(self) -> Tenant:
-        assert self._transport is not None
-        names = certificate_names(self._transport.get_extra_info("peercert"))
-        return self._door.rules.access.by_token_or_certificate(self._token, names)
-
     def _take_infer(
         self,
         header: Header,
@@ -350,7 +318,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
         tenant = self._tenant_of(header)
         submission = self._door.admission.submission(
-            header, body, tenant, reply, self._is_box, count_out
+            header, body, tenant, reply, self.caller.is_box, count_out
         )
         self._in_flight.take(client_id)
         return client_id, submission
@@ -361,7 +329,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             raise InvalidInput(f"id {client_id} is in flight on this connection already")
         if self._door.closing:
             raise Unavailable("the box is shutting down")
-        if self._is_box and self._door.neighbours is not None:
+        if self.caller.is_box and self._door.neighbours is not None:
             self._door.neighbours.check_room()
         return client_id
 
@@ -403,7 +371,7 @@ class NativeConnection(asyncio.BufferedProtocol):
             return
         header = answer.header()
         header["t"], header["id"] = "result", client_id
-        if self._is_box and answer.digest:
+        if self.caller.is_box and answer.digest:
             header["files"] = answer.digest
         if restore_ns:
             header["restore_ns"] = restore_ns
@@ -420,7 +388,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def _fail(self, client_id: int, answer: Answer, taken_ns: int) -> None:
         said = replies.failure(client_id, answer.outcome.value, answer.reason, answer.detail)
-        if self._is_box:
+        if self.caller.is_box:
             said["had_ns"] = self._driver.clock_ns() - taken_ns
         self._say(said)
 
@@ -477,7 +445,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def say_goodbye(self) -> None:
         """Tells the client, if it has said hello, that the box takes no more requests."""
-        if not self._known:
+        if not self.caller.is_known:
             return
         self._say({"t": "goodbye", "message": "the box is shutting down"})
 
@@ -493,7 +461,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _hello_is_late(self) -> None:
-        if not self._known:
+        if not self.caller.is_known:
             # If the box itself stalled, the hello may have arrived by now. `Unavailable` lets the
             # client try again.
             self.refuse(Unavailable(f"no hello came within {HELLO_S:g} s"))

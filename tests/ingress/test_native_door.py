@@ -603,7 +603,7 @@ def test_a_box_that_may_no_longer_be_one_is_told_nothing_more(tmp_path: Path) ->
         async with a_box(tmp_path) as box, box.client("all") as client:
             await client.status()
             (connection,) = box.door._connections
-            connection._is_box = True
+            connection.caller.is_box = True
             box.door.take_access(Access([tenant("all", *ALL)]))
             await client.status()
             box.door.take_access(Access([tenant("all", "infer", "metrics")]))

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from scheduler.address import Address
+from scheduler.core.offers import Offer
 from scheduler.core.requests import RequestClass
 from scheduler.daemon.neighbours import members, pings
 from scheduler.daemon.neighbours.neighbours import Neighbours
@@ -644,7 +645,7 @@ async def test_a_large_answer_that_is_malformed_does_not_lose_its_request(
         say, left = Answer.header, [wrong]
 
         def header(answer: Answer) -> dict[str, Any]:
-            is_wide = answer.offer is not None and answer.offer.model == "wide"
+            is_wide = isinstance(answer.offer, Offer) and answer.offer.model == "wide"
             return {**say(answer), **(left.pop() if is_wide and left else {})}
 
         monkeypatch.setattr(Answer, "header", header)
