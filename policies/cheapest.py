@@ -85,7 +85,7 @@ class Cheapest:
 
 def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
     cost = bid.target.spec.cost(requests, execution_ns, offer.energy(requests))
-    return cost + FAILED if bid.kind.failed_at == bid.target_id else cost
+    return cost + FAILED if bid.failed else cost
 
 
 def _now(batch: Planned) -> Place:

@@ -109,7 +109,7 @@ class Binding:
     def _able(self, request: Request) -> list[Bid]:
         bids = self.outlook.bids(request.kind)
         able = [bid for bid in bids if self.outlook.done_ns(bid) <= request.deadline_ns] or bids
-        return [bid for bid in able if bid.target_id != request.kind.failed_at] or able
+        return [bid for bid in able if not bid.failed] or able
 
     def _note(self, bid: Bid, request: Request, bound: dict[int, str]) -> None:
         bound[request.id] = bid.target_id

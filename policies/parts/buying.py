@@ -80,8 +80,7 @@ def _cheapest_first(
 
     def rank(bid: Bid) -> tuple[bool, float, bool, int]:
         target = bid.target
-        failed = bid.kind.failed_at == bid.target_id
-        return failed, price(bid), bool(target.spec.forms), places[bid.target_id]
+        return bid.failed, price(bid), bool(target.spec.forms), places[bid.target_id]
 
     return sorted(found, key=rank)
 

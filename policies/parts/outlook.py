@@ -30,6 +30,8 @@ class Bid:
         curves: The latency of each of them.
         quantile: The latency quantile to rely on, from 0 to 1.
         item_ns: How long the tensors of one request take to get there.
+        failed: Whether it has failed the only request of the class, which other targets then get if
+            they can.
     """
 
     kind: RequestClass
@@ -39,6 +41,7 @@ class Bid:
     curves: tuple[LatencyCurve, ...]
     quantile: float
     item_ns: int = 0
+    failed: bool = False
 
     def one_ns(self) -> int:
         """How long a single request takes with the fastest offer."""
@@ -143,8 +146,9 @@ class Outlook:
 
     def _bid(self, kind: RequestClass, target: TargetState, offers: tuple[Offer, ...]) -> Bid:
         curves = tuple([target.curve(offer, kind) for offer in offers])
-        item_ns = self._item_ns(kind, target)
-        return Bid(kind, target, target.spec.id, offers, curves, self.quantile, item_ns)
+        item_ns, target_id = self._item_ns(kind, target), target.spec.id
+        failed = kind.failed_at == target_id
+        return Bid(kind, target, target_id, offers, curves, self.quantile, item_ns, failed)
 
     def _quantile(self, kind: RequestClass, bids: list[Bid]) -> float:
         """The quantile to rely on for a class."""
@@ -191,8 +195,7 @@ class Outlook:
             (queue, bid)
             for kind, queue in self.view.queues.items()
             for bid in self.bids(kind)
-            if bid.target is target
-            and (kind.failed_at != bid.target_id or not self._others(queue, bid))
+            if bid.target is target and not (bid.failed and self._others(queue, bid))
         ]
 
     def _others(self, queue: ClassQueue, failed: Bid) -> list[Bid]:
@@ -213,7 +216,7 @@ class Outlook:
             queue = queues.get(kind)
             if queue is None:
                 continue
-            for failed in [bid for bid in self.bids(kind) if bid.target_id == kind.failed_at]:
+            for failed in [bid for bid in self.bids(kind) if bid.failed]:
                 if others := self._others(queue, failed):
                     last_ns = queue.soonest_ns() - failed.target.spec.transfer_ns[0]
                     hope_ns = queue.soonest_ns() - min([bid.one_ns() for bid in others]) + 1
