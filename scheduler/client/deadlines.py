@@ -65,8 +65,7 @@ class Deadlines:
     def _fire(self) -> None:
         self._timer = None
         now_ns = time.monotonic_ns()
-        heap = self._heap
-        while heap:
+        while heap := self._heap:  # each time: `on_due` may add so many that it is tidied
             deadline_ns, call_id = heap[0]
             if call_id not in self._live:
                 heapq.heappop(heap)
