@@ -22,17 +22,15 @@ from scheduler.durable.lanes import Waiting, Where, waiting_from
 from scheduler.durable.records import Asked, Bounds, Content, Ended, KeptTask, NewTask, class_of
 from scheduler.durable.shares import Shares
 from scheduler.durable.store import Store, Then
+from scheduler.durable.waits import Waits
 from scheduler.errors import LaxityError, Overloaded, TaskNotFound
 
 TAKEN_AT_ONCE = 1_000
 """The most tasks taken over from disk in one iteration of the event loop."""
 
-MOST_WAITS = 10_000
-"""The most callers that may wait for the end of a task at once, divided by `Shares`."""
-
 FETCHED_BYTES = 256_000_000
 """The most bytes of results on their way from disk to callers, unless a single one is larger;
-divided by `Shares` too."""
+divided by `Shares`."""
 
 MOST_OF_ONE = 0.75
 """The largest part of `FETCHED_BYTES` for one caller: one that reads nothing must not take all that
@@ -98,11 +96,10 @@ class TaskDesk:
         self._bounds = bounds
         self._clock = clock or TaskClock()
         self._store = Store(folder, bounds, self._loop)
-        self._feeder = Feeder(driver, self._store, self._clock, may_run, self._ended)
+        self._waits = Waits()
+        self._feeder = Feeder(driver, self._store, self._clock, may_run, self._waits.ended)
         self._refusal: str | None = None
-        self._waits = Shares()
         self._fetching = Shares()
-        self._waiters: dict[int, dict[Callable[[], None], None]] = {}
         self._early: list[Callable[[], None]] | None = []
         self._chores = self._loop.call_later(0, self._housekeep)
         self._retry: asyncio.TimerHandle | None = None
@@ -300,7 +297,7 @@ class TaskDesk:
             seq, was_waiting = found
             if was_waiting:
                 self._feeder.forget(seq)
-                self._ended(seq)
+                self._waits.ended(seq)
             then(was_waiting)
 
         self._store.write(end, written)
@@ -373,30 +370,7 @@ class TaskDesk:
         if seq not in self._feeder.tasks:  # it ended during the look-up, or can't be run
             self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
             return True
-        if not self._waits.take(tenant, 1, MOST_WAITS):
-            return False
-        waiters = self._waiters.setdefault(seq, {})
-
-        def end() -> None:
-            timer.cancel()
-            del waiters[wake]
-            if not waiters:
-                del self._waiters[seq]
-            self._waits.give_back(tenant, 1)
-            asker.end(end)
-
-        def wake() -> None:
-            end()
-            again()
-
-        timer = self._loop.call_later(seconds, wake)
-        waiters[wake] = None
-        asker.begin(end)
-        return True
-
-    def _ended(self, seq: int) -> None:
-        for wake in list(self._waiters.get(seq, ())):
-            wake()
+        return self._waits.begin(tenant, seq, seconds, again, asker)
 
     def _housekeep(self) -> None:
         keep_ms = self._bounds.keep_results_ms

@@ -240,7 +240,7 @@ def test_a_wait_ends_with_the_task_or_with_its_time(tmp_path: Path) -> None:
         assert [(await each)["code"] for each in waiting] == ["cancelled"] * 3
         again = await counter.ask("task_cancel", task="t")
         assert again == {"task": "t", "cancelled": False}
-        assert (counter.desk._waiters, len(counter.desk._waits)) == ({}, 0)
+        assert (counter.desk._waits._waiters, len(counter.desk._waits)) == ({}, 0)
         await counter.close()
 
     run(scene)
@@ -260,7 +260,7 @@ def test_too_many_that_wait_are_told_so(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await first)["code"] == "cancelled"
         await counter.close()
 
-    monkeypatch.setattr("scheduler.durable.desk.MOST_WAITS", 1)
+    monkeypatch.setattr("scheduler.durable.waits.MOST_WAITS", 1)
     run(scene)
 
 

@@ -33,6 +33,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
 from scheduler.durable import desk as desk_module
+from scheduler.durable import waits
 from scheduler.durable.database import Database
 from scheduler.durable.desk import TaskDesk
 from scheduler.durable.records import Bounds, Ended
@@ -675,7 +676,7 @@ async def complete(desk: TaskDesk, seq: int) -> None:
     desk._store.write(lambda db: db.end(ended), written.set_result)
     assert await written
     desk._feeder.forget(seq)
-    desk._ended(seq)
+    desk._waits.ended(seq)
 
 
 def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
@@ -698,7 +699,7 @@ def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
             for number in range(count):
                 ask = {"t": "task_result", "id": number, "task": str(number), "wait_ns": 30 * 10**9}
                 client.writer.writelines(encode(ask))
-            await until(lambda: desk._waits._held.get("all", 0) == count)
+            await until(lambda: desk._waits._held._held.get("all", 0) == count)
             for seq in range(1, count + 1):
                 await complete(desk, seq)
             await until(lambda: not desk._waits)
@@ -724,7 +725,7 @@ def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
 def test_who_is_gone_waits_for_no_task_and_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk_module, "MOST_WAITS", 3)
+    monkeypatch.setattr(waits, "MOST_WAITS", 3)
 
     async def test() -> None:
         async with a_box(tmp_path) as box, tasks_of(box, tmp_path, 4) as desk:
@@ -734,10 +735,10 @@ def test_who_is_gone_waits_for_no_task_and_takes_no_memory(
             for id_, name in enumerate("012333"):
                 ask = {"t": "task_result", "id": id_, "task": name, "wait_ns": 30 * 10**9}
                 client.writer.writelines(encode(ask))
-            await until(lambda: bool(desk._fetching) and desk._waits._held.get("all", 0) == 3)
+            await until(lambda: bool(desk._fetching) and desk._waits._held._held.get("all", 0) == 3)
             client.writer.transport.abort()
             await until(lambda: not desk._waits and not desk._fetching)
-            assert desk._waiters == {}
+            assert desk._waits._waiters == {}
             other = await RawClient.of(tmp_path, "all")
             waiting = asyncio.ensure_future(other.task("3"))
             await until(lambda: bool(desk._waits))
