@@ -83,6 +83,7 @@ class Watched:
         done_ns = start_ns + min(
             [view.predict_ns(target, place.offer, size, q, kind) for q in self.quantiles]
         )
+        done_ns += target.spec.quickest_ns(kind, sum([r.size_bytes for r in place.requests]))
         for request in place.requests:
             if request.deadline_ns < view.now_ns:
                 self.doomed.append(f"{request} is past its deadline at {view.now_ns}")
@@ -198,7 +199,13 @@ class Watch:
                 for offer in target.usable(kind):
                     quantiles = self.policy.quantiles
                     one_ns = max([view.predict_ns(target, offer, 1, q, kind) for q in quantiles])
-                    left = [r for r in queue if r.deadline_ns >= start_ns + one_ns]
+                    done_ns = start_ns + one_ns
+                    quickest_ns = target.spec.quickest_ns
+                    left = [
+                        request
+                        for request in queue
+                        if request.deadline_ns >= done_ns + quickest_ns(kind, request.size_bytes)
+                    ]
                     told = f"{len(left)} of model {kind.model!r}: {[r.id for r in left[:9]]}"
                     demand(
                         not left,
