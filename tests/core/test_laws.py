@@ -27,6 +27,7 @@ from scheduler.core.events import (
 )
 from scheduler.core.limits import Limits
 from scheduler.core.requests import Request, RequestClass
+from scheduler.core.target_specs import TargetSpec
 from tests.core.world import MS, offer, target
 
 pytestmark = pytest.mark.no_cover
@@ -37,6 +38,25 @@ SPECS = (
     target("npu:0", offer("b", base_ms=0, item_ms=5, spread=0.3), slots=1),
     target("cpu:0", offer("a", base_ms=4, sizes=(1, 3))),
     target("gpu:1", offer("a", spread=0.9), offer("b", item_ms=3, spread=0.8), slots=2),
+    TargetSpec(
+        "eu",
+        (offer("a", "fp32", item_ms=0.2), offer("b", item_ms=0.2)),
+        slots=4,
+        lead_ns=0,
+        cost_per_s=0.1,
+        remote=True,
+        width=4,
+        transfer_ns=(5 * MS, 0.0),
+    ),
+    TargetSpec(
+        "box-b",
+        (offer("a", sizes=(1,)), offer("c", sizes=(1,))),
+        slots=3,
+        remote=True,
+        width=3,
+        transfer_ns=(MS, 0.0),
+        peer=True,
+    ),
 )
 REPORTS = (offer("b", "v", 1, 1, (1, 2)), offer("a", "v", 3, 0.1), offer("c"))
 VARIANTS = (("a", "v"), ("a", "int8"), ("a", "fp32"), ("b", "v"), ("c", "v"))
