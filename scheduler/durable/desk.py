@@ -37,7 +37,8 @@ MOST_OF_ONE = 0.75
 its tenant may have."""
 
 LOOK_AGAIN_S = 0.01
-"""How soon to look up a task again whose end the feeder will not report."""
+"""How soon to look up a task again whose end the feeder will not report; then after twice as long
+each time, for it may be one that could not be read at the start."""
 
 HOUSEKEEPING_S = 60.0
 """How often expired results are removed and the clocks compared."""
@@ -234,7 +235,7 @@ class TaskDesk:
         """
         if self._defer(partial(self.fetch, tenant, id_, wait_ns, then, asker)):
             return
-        end_s = self._loop.time() + (wait_ns or 0) / 1e9
+        began_s = self._loop.time()
 
         def looked(kept: KeptTask | LaxityError) -> None:
             if asker.is_gone:
@@ -242,12 +243,15 @@ class TaskDesk:
             if isinstance(kept, LaxityError):
                 then(kept)
                 return
-            left_s = end_s - self._loop.time()
+            waited_s = self._loop.time() - began_s
+            left_s = (wait_ns or 0) / 1e9 - waited_s
             if kept.outcome is Outcome.COMPLETED and wait_ns is not None:
                 self._fetch_result(tenant, kept, then, asker)
             elif kept.outcome is not None or left_s <= 0:
                 then(self._found(kept))
-            elif not self._wait(tenant, kept.seq, left_s, again, asker):
+            elif kept.seq not in self._feeder.tasks:  # it ended just now, or can't be run
+                self._loop.call_later(min(left_s, max(LOOK_AGAIN_S, waited_s)), again)
+            elif not self._waits.begin(tenant, kept.seq, left_s, again, asker):
                 text = "too many callers wait for the end of a task already"
                 then(Overloaded(text, {"limit": "waits"}))
 
@@ -362,15 +366,6 @@ class TaskDesk:
         unix_ms = self._clock.to_unix_ms
         ended_unix_ms = None if kept.ended_ms is None else unix_ms(kept.ended_ms)
         return FoundTask(kept, running, left_ms, unix_ms(kept.submitted_ms), ended_unix_ms)
-
-    def _wait(
-        self, tenant: str, seq: int, seconds: float, again: Callable[[], None], asker: Asker
-    ) -> bool:
-        """Calls `again` when a task has ended, or after a time; False if too many wait."""
-        if seq not in self._feeder.tasks:  # it ended during the look-up, or can't be run
-            self._loop.call_later(min(seconds, LOOK_AGAIN_S), again)
-            return True
-        return self._waits.begin(tenant, seq, seconds, again, asker)
 
     def _housekeep(self) -> None:
         keep_ms = self._bounds.keep_results_ms

@@ -264,6 +264,34 @@ def test_too_many_that_wait_are_told_so(tmp_path: Path, monkeypatch: pytest.Monk
     run(scene)
 
 
+def test_who_waits_for_a_task_that_could_not_be_read_at_the_start_seldom_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    kept = Database.kept
+
+    def fail(_database: Database) -> list[KeptTask]:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    def counted(database: Database, tenant: str, id_: str) -> KeptTask | None:
+        looks.append(id_)
+        return kept(database, tenant, id_)
+
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks")
+        await counter.submit("t")
+        await counter.close()
+        monkeypatch.setattr(Database, "waiting", fail)
+        monkeypatch.setattr(Database, "kept", counted)
+        again = Counter(tmp_path / "tasks")
+        told = await again.ask("task_result", task="t", wait_ns=S // 2)
+        assert (told["state"], again.desk.status()["waiting"]) == ("waiting", 0)
+        await again.close()
+
+    run(scene)
+    assert 2 <= len(looks) <= 10
+
+
 def test_deadlines_outlive_restarts_and_clocks_that_are_set(tmp_path: Path) -> None:
     folder = tmp_path / "tasks"
     clocks = Clocks()
