@@ -281,8 +281,9 @@ class Incident:
         at_ns: The time.
         target_id: The target.
         what: `down` and `up` are reported to the scheduler; `stall` and `slow` are not.
-        for_ns: How long a stall or a slow spell lasts; None is for ever. For a target that goes
-            down, the time after which it is announced to be back; None announces nothing.
+        for_ns: How long a stall or a slow spell lasts; None is for ever, of a slow spell. For a
+            target that goes down, the time after which it is announced to be back; None announces
+            nothing.
         factor: For a slow spell, the factor on all times.
     """
 
