@@ -207,6 +207,11 @@ def encode(header: Header, buffers: Sequence[Any] = ()) -> list[Any]:
     return [b"".join(parts)] if body_bytes <= _JOIN_BYTES else [b"".join(parts[:2]), *parts[2:]]
 
 
+def header_bytes(frame: Sequence[Any], body_bytes: int) -> int:
+    """The size of the header in a frame with a body of so many bytes, as `encode` returns it."""
+    return sum(map(len, frame)) - body_bytes - PREFIX.size
+
+
 def pack_tensors(tensors: Mapping[str, NDArray[Any]]) -> tuple[list[list[Any]], list[Any]]:
     """The header's tensor list and the body's buffers for named arrays.
 

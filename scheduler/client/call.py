@@ -144,7 +144,7 @@ class Call:
             frame = wire.encode(self.header, self.buffers)
         except (TypeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"an argument can't be written in a message: {error}") from None
-        header_bytes = sum(map(len, frame)) - self.body_bytes - wire.PREFIX.size
+        header_bytes = wire.header_bytes(frame, self.body_bytes)
         if header_bytes > limits.header_bytes:
             raise _too_large("header", header_bytes, url, limits.header_bytes, "header_kb")
         is_placed = self.is_infer and self.body_bytes >= LEAST_BYTES

@@ -26,6 +26,7 @@ from scheduler.daemon.ways.samples import ROUND_TRIPS
 from scheduler.errors import DeadlineExpired
 from scheduler.policy_loading import NamedPolicy
 from scheduler.tenants import OWNER, Access, hash_of
+from scheduler.wire import FrameLimits
 from tests.neighbours.boxes import ACCESS, MS, TOKEN, WIDE, Box, MadeUpDevice, X, card, until
 from tests.neighbours.virtual_loop import run_virtually
 
@@ -600,6 +601,30 @@ async def test_what_is_too_large_for_another_box_is_not_sent_there():
         await until(lambda: whole(b, (a, b)) and a.driver.core.targets["b"].up)
         await a.load(1.5 * CAPACITY, 1, 300)
         assert a.places["b/cpu:0"] > 0, "the next life of a box is asked anew"
+
+
+@virtually
+async def test_what_is_described_at_more_length_than_another_box_reads_is_not_sent_there(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It would end the connection, and with it what others have there."""
+    far = Box("b")
+    far.door.rules = replace(far.door.rules, frames=FrameLimits(1_500, 1_000))
+    async with site(Box("a", models={}), far) as (a, _):
+        await until(lambda: "b" in a.driver.core.targets)
+        lost: list[Any] = []
+        monkeypatch.setattr(a.driver, "on_lost", lambda *said, **_: lost.append(said))
+        kind, answers = RequestClass("m", None, ((5,),)), list[Answer]()
+        specs, body = [["x" * 2_000, "float32", [5]]], memoryview(bytes(20))
+        due_ns = a.driver.clock_ns() + 1_000 * MS
+        a.ask(300)
+        a.intake.submit([Submission(kind, specs, body, due_ns, 3, 1.0, False, answers.append)])
+        a.ask(300)
+        await until(lambda: answers and a.endings.total() == 2)
+        assert a.endings == {"completed": 2}
+        assert answers[0].outcome == "unavailable"
+        assert "more than b takes" in answers[0].reason
+        assert lost == []
 
 
 @pytest.mark.parametrize("it_breaks", [False, True])

@@ -264,9 +264,13 @@ class PeerLink:
             return
         sent.budget_ns = left_ns - min(self._meter.jitter_ns, left_ns // 2)
         header["budget_ns"] = sent.budget_ns
+        frame = wire.encode(header, body)
+        if wire.header_bytes(frame, sent.sent_size) > connection.limits.header_bytes:
+            self._loop.call_soon(self._keep_large, sent.dispatch.run_id, submission)
+            return
         self.forwarded += 1
         sent.connection = self._large.connection_for(model, self._largest(sent)) or connection
-        sent.connection.send_soon(wire.encode(header, body))
+        sent.connection.send_soon(frame)
 
     def cancel(self, run_id: int) -> None:
         """Asks the other box to drop a request; its answer is still awaited."""
@@ -415,7 +419,9 @@ class PeerLink:
         if self._known.too_large.add(submission.kind):
             model = submission.kind.model
             log.info("requests too large for another box", box=self._box, model=model, bytes=size)
-        self._keep_here(run_id, f"{size} bytes are more than {self._box} takes")
+        self._keep_here(
+            run_id, f"{size} bytes, or their description, are more than {self._box} takes"
+        )
 
     def _keep_here(self, run_id: int, why: str, hold_ns: int = 0) -> None:
         """Gives a request that is not sent back to the core, which then knows why."""
