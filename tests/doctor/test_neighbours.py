@@ -22,7 +22,7 @@ from scheduler.daemon.neighbours.neighbours import Neighbours, SiteOptions
 from scheduler.doctor import neighbours
 from scheduler.doctor.findings import Finding, Surroundings
 from scheduler.doctor.neighbours import check_neighbours
-from scheduler.ingress import native_connection
+from scheduler.ingress import caller
 from scheduler.ingress.native import DoorRules, NativeDoor
 from scheduler.policy_loading import FALLBACK
 from scheduler.tenants import OWNER, Access, hash_of
@@ -127,7 +127,7 @@ def test_a_token_of_a_tenant_that_is_no_box_is_not_enough(tmp_path):
 
 
 def test_a_box_of_another_protocol_is_told_to_be_upgraded(tmp_path, monkeypatch):
-    monkeypatch.setattr(native_connection, "VERSION", wire.VERSION + 1)
+    monkeypatch.setattr(caller, "VERSION", wire.VERSION + 1)
     with up(OtherBox()) as address:
         (refused,) = found(tmp_path, address)
     assert refused.level == "error"
