@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from scheduler.core.requests import Shapes
+from scheduler.core.signature import fits, travels_as
 from scheduler.daemon.catalog import Catalog
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.errors import InvalidInput
 from scheduler.wire import body_bytes, pack_tensors, unpack_tensors
 from workers.link import ModelCard, Packed
 from workers.padding import cut, fill, free_axis, padded_length
@@ -31,7 +32,7 @@ class Padder:
         """Starts with nothing worked out."""
         self._catalog = catalog
         self._most_bytes = most_bytes
-        self._plans: dict[tuple[str, Shapes], _Plan | None] = {}
+        self._plans: dict[Any, _Plan | None] = {}
         self._revision = catalog.revision
 
     def padded(self, submission: Submission) -> Submission:
@@ -42,16 +43,34 @@ class Padder:
         if self._revision != self._catalog.revision or len(self._plans) >= _REMEMBERED:
             self._plans.clear()
             self._revision = self._catalog.revision
-        key = card.name, tuple([tuple(shape) for _, _, shape in submission.specs])
+        key = card.name, *[(name, dtype, *shape) for name, dtype, shape in submission.specs]
         if key not in self._plans:
-            plan = _Plan(card, submission.specs)
-            self._plans[key] = plan if plan.fills and plan.size <= self._most_bytes else None
+            self._plans[key] = self._plan(card, submission.specs)
         found = self._plans[key]
         return submission if found is None else found.padded(submission)
 
+    def _plan(self, card: ModelCard, specs: list[list[Any]]) -> _Plan | None:
+        """What is done with an item; None if it stays as it is."""
+        if not _is_of(card, specs):
+            return None
+        try:
+            plan = _Plan(card, specs)
+        except InvalidInput:  # it would be longer than any tensor; another box may say so
+            return None
+        return plan if plan.fills and plan.size <= self._most_bytes else None
+
+
+def _is_of(card: ModelCard, specs: list[list[Any]]) -> bool:
+    """Whether an item fits a model, whose files may have been replaced since it was admitted."""
+    inputs = card.signature.inputs
+    return len(specs) == len(inputs) and all(
+        name == spec.name and travels_as(spec.dtype, dtype) and fits(shape, spec.shape)
+        for (name, dtype, shape), spec in zip(specs, inputs, strict=True)
+    )
+
 
 class _Plan:
-    """What is done with the items of one shape.
+    """What is done with the items of one list of tensors.
 
     Attributes:
         fills: What fills the inputs that are padded, by name.
@@ -85,10 +104,12 @@ class _Plan:
             for known, (name, _, shape) in zip(kind.shapes, self._specs, strict=True)
         ]
 
+        give = submission.reply  # not the submission, whose own body nobody needs any more
+
         def reply(answer: Answer) -> None:
             if answer.outputs is not None and self._cuts:
                 answer.outputs = self._cut(*answer.outputs)
-            submission.reply(answer)
+            give(answer)
 
         return replace(
             submission,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -124,9 +125,9 @@ def catalog() -> Catalog:
     return catalog
 
 
-def two(length: int = 5) -> Asked:
+def two(length: int = 5, text: bytes = b"bc") -> Asked:
     sound = np.arange(2 * length, dtype=np.float16).reshape(2, length)
-    return Asked(TWO, text=np.array([b"a", b"bc"]), ids=np.array([3, 4]), sound=sound)
+    return Asked(TWO, text=np.array([b"a", text]), ids=np.array([3, 4]), sound=sound)
 
 
 def test_each_input_is_padded_at_its_free_dimension_to_its_own_lengths(catalog: Catalog) -> None:
@@ -144,6 +145,24 @@ def test_each_input_is_padded_at_its_free_dimension_to_its_own_lengths(catalog: 
     assert got["kind"].shape == (6,)
 
 
+def test_a_text_beside_is_never_cut_to_the_length_of_an_earlier_one(catalog: Catalog) -> None:
+    padder = Padder(catalog, PLENTY)
+    for text in (b"bc", b"a longer one", b"b"):
+        padded = padder.padded(two(text=text).submission)
+        assert unpack_tensors(padded.specs, padded.body)["text"].tolist() == [b"a", text]
+
+
+def test_the_item_as_it_was_is_not_kept_in_memory(catalog: Catalog) -> None:
+    asked = two()
+    tensor = np.ndarray(len(asked.submission.body), np.uint8, bytes(asked.submission.body))
+    asked.submission.body, gone = tensor.data, weakref.ref(tensor)
+    del tensor
+    padded = Padder(catalog, PLENTY).padded(asked.submission)
+    del asked
+    assert gone() is None
+    assert len(padded.body) > 0
+
+
 def test_an_item_of_the_right_length_is_not_touched(catalog: Catalog) -> None:
     asked = Asked(TWO, text=np.array([b"a"]), ids=np.arange(8), sound=np.zeros((2, 4), np.float16))
     assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
@@ -152,6 +171,12 @@ def test_an_item_of_the_right_length_is_not_touched(catalog: Catalog) -> None:
 def test_an_item_that_would_exceed_the_memory_for_requests_is_not_padded(catalog: Catalog) -> None:
     asked = two()
     assert Padder(catalog, 100).padded(asked.submission) is asked.submission
+
+
+def test_nor_is_one_that_would_be_longer_than_any_tensor(catalog: Catalog) -> None:
+    catalog.learn("cpu:0", [replace(catalog.cards["m"], pad=(Padding("ids", (2**33,)),))], [])
+    asked = two()
+    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
 
 
 def test_models_that_say_nothing_are_not_padded(catalog: Catalog) -> None:
@@ -167,6 +192,27 @@ def test_a_model_that_is_replaced_is_padded_as_its_new_files_say(catalog: Catalo
         "cpu:0", [replace(catalog.cards["m"], pad=(Padding("sound", (16,)),), digest="2")], []
     )
     assert padder.padded(two().submission).kind.shapes[1:] == ((2,), (2, 16))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        (TensorSpec("other", "int64", (None,)),),
+        (*TWO.inputs, TensorSpec("other", "int64", (None,))),
+        (TWO.inputs[0], TensorSpec("other", "int64", (None,)), TWO.inputs[2]),
+        (*TWO.inputs[:2], TensorSpec("sound", "float16", (2, 2, None))),
+        (*TWO.inputs[:2], TensorSpec("sound", "uint8", (2, None))),
+    ],
+    ids=["names", "more", "one name", "shape", "dtype"],
+)
+def test_an_item_that_was_admitted_for_other_files_is_not_padded(
+    catalog: Catalog, inputs: tuple[TensorSpec, ...]
+) -> None:
+    pad = (Padding(inputs[-1].name, (16,)),)
+    new = replace(catalog.cards["m"], signature=replace(TWO, inputs=inputs), pad=pad, digest="2")
+    asked = two()
+    catalog.learn("cpu:0", [new], [])
+    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
 
 
 def test_outputs_of_files_that_were_replaced_meanwhile_are_not_cut(catalog: Catalog) -> None:
