@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +15,11 @@ from importlib import metadata
 from random import Random
 from typing import Any
 
+import msgpack
 import pytest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
@@ -30,7 +35,7 @@ from scheduler.daemon.neighbours.forwarding import forwarded
 from scheduler.daemon.parts import open_traces
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.tracing import traces as module
-from scheduler.daemon.tracing.exporter import spans_of
+from scheduler.daemon.tracing.exporter import Deliveries, FirstWords, spans_of
 from scheduler.daemon.tracing.traces import Traces
 from tests.collector import Collector, told
 
@@ -38,6 +43,11 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
 BOX = {"service.name": "laxity", "service.instance.id": "a"}
 NOWHERE = "http://127.0.0.1:9/v1/traces"
+
+
+@pytest.fixture(autouse=True)
+def on_a_slow_machine(monkeypatch):
+    monkeypatch.setattr(module, "_PARTING_S", 30.0)
 
 
 def good(**more: Any) -> Answer:
@@ -216,6 +226,28 @@ def test_what_can_not_be_delivered_is_counted_and_logged_once():
     ]
 
 
+class Unlucky(SpanExporter):
+    """Fails as the exporters of OpenTelemetry do."""
+
+    def export(self, spans: Any) -> SpanExportResult:
+        logging.getLogger("unlucky").warning("%s: connection refused, retrying", "host")
+        logging.getLogger("unlucky").error("failed due to timeout, max retries or shutdown")
+        return SpanExportResult.FAILURE
+
+
+def test_the_problem_is_why_a_delivery_failed_and_not_that_it_was_given_up(monkeypatch):
+    words = FirstWords()
+    monkeypatch.setattr(logging.getLogger("unlucky"), "handlers", [words])
+    message = (TRACE, "", "aa", 1, 2, 0, 0, "late", "", "", {"model": "m", "batch": 0})
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        deliveries = Deliveries(Unlucky(), Resource({}), theirs, words)
+        for _ in range(2):
+            deliveries.take(msgpack.packb(message))
+            deliveries.deliver()
+            assert msgpack.unpackb(ours.recv(1 << 16)) == [1, "host: connection refused, retrying"]
+
+
 def test_an_exporter_that_ends_is_replaced_and_disturbs_nobody(monkeypatch):
     monkeypatch.setattr(module, "_AGAIN_S", 0.2)
 
@@ -235,6 +267,44 @@ def test_an_exporter_that_ends_is_replaced_and_disturbs_nobody(monkeypatch):
 
     with Collector() as collector:
         asyncio.run(play(collector))
+
+
+def test_an_exporter_that_can_not_be_started_is_started_later(monkeypatch):
+    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
+    start, refused = subprocess.Popen, iter(range(2))
+
+    async def play() -> None:
+        async with tracing(NOWHERE) as traces:
+            first = traces._process
+
+            def popen(*args: Any, **how: Any) -> Any:
+                if next(refused, None) is not None:
+                    raise BlockingIOError("too many processes")
+                return start(*args, **how)
+
+            monkeypatch.setattr(subprocess, "Popen", popen)
+            first.kill()
+            await until(lambda: "too many processes" in traces.describe()["problem"])
+            await until(lambda: traces._process is not first)
+
+    with capture_logs() as logs:
+        asyncio.run(play())
+    assert [entry["reason"] for entry in logs] == [
+        "the exporter ended with status -9",
+        "the exporter can't be started: too many processes",
+    ]
+
+
+def test_a_box_that_ends_does_not_wait_for_a_collector_as_long_as_for_requests(monkeypatch):
+    monkeypatch.setattr(module, "_PARTING_S", 0.1)
+
+    async def play() -> None:
+        async with tracing(NOWHERE) as traces:
+            os.kill(traces._process.pid, signal.SIGSTOP)
+            await asyncio.wait_for(traces.close(600), 30)
+            assert traces._process.returncode == -signal.SIGKILL
+
+    asyncio.run(play())
 
 
 def test_an_exporter_that_hangs_costs_traces_and_no_time():

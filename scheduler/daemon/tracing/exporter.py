@@ -37,15 +37,23 @@ _SCOPE = InstrumentationScope("laxity")
 _IN_TIME = ("completed", "late")
 
 
-class _LastWords(logging.Handler):
-    """Remembers why a delivery failed, which the exporter only logs."""
+class FirstWords(logging.Handler):
+    """Remembers why a delivery failed, which the exporter only logs.
+
+    That is the first it says: what it says last is that it has given up.
+
+    Attributes:
+        text: What it said; whoever reads it empties it.
+    """
 
     def __init__(self) -> None:
+        """Has heard nothing yet."""
         super().__init__(logging.WARNING)
         self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        """Takes what is logged."""
+        self.text = self.text or record.getMessage()
 
 
 class Deliveries:
@@ -59,7 +67,7 @@ class Deliveries:
     """
 
     def __init__(
-        self, exporter: SpanExporter, resource: Resource, way: socket.socket, words: _LastWords
+        self, exporter: SpanExporter, resource: Resource, way: socket.socket, words: FirstWords
     ) -> None:
         self._exporter = exporter
         self._resource = resource
@@ -153,12 +161,12 @@ def main(words: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     os.nice(5)  # spans can wait, requests can't
     endpoint, *pairs = words
-    last = _LastWords()
-    logging.basicConfig(handlers=[last], force=True)
+    said = FirstWords()
+    logging.basicConfig(handlers=[said], force=True)
     resource = Resource.create(dict(pair.partition("=")[::2] for pair in pairs))
     with socket.socket(fileno=0) as way:
         exporter = OTLPSpanExporter(endpoint, timeout=_TIMEOUT_S)
-        deliveries = Deliveries(exporter, resource, way, last)
+        deliveries = Deliveries(exporter, resource, way, said)
         while True:
             way.settimeout(deliveries.left_s())
             try:

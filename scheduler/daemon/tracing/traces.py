@@ -30,6 +30,9 @@ _SAMPLED = 1
 _AGAIN_S = 10.0
 """How long a process that has ended is not replaced."""
 
+_PARTING_S = 2.0
+"""How long a box that ends waits for the last traces, because it is down meanwhile."""
+
 log = structlog.get_logger()
 
 
@@ -141,12 +144,12 @@ class Traces:
         }
 
     async def close(self, patience_s: float) -> None:
-        """Lets the exporter deliver what it has, for so long at most."""
+        """Lets the exporter deliver what it has, for so long at most, and two seconds."""
         if self._again is not None:
             self._again.cancel()
         self._hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._process.wait, max(0.0, patience_s))
+            await asyncio.to_thread(self._process.wait, min(max(0.0, patience_s), _PARTING_S))
         self._process.kill()
         self._process.wait()
 
@@ -189,10 +192,21 @@ class Traces:
     def _ended(self) -> None:
         self._hang_up()  # what is traced until the next one starts is lost
         self._process.kill()
-        code = self._process.wait()
-        self._why = f"the exporter ended with status {code}"
-        log.error("traces are not delivered", endpoint=self._endpoint, reason=self._why)
-        self._again = self._loop.call_later(_AGAIN_S, self._start)
+        self._fail(f"the exporter ended with status {self._process.wait()}")
+
+    def _start_again(self) -> None:
+        try:
+            self._start()
+        except OSError as error:  # such as too many processes
+            self._hang_up()
+            self._fail(f"the exporter can't be started: {error}")
+
+    def _fail(self, why: str) -> None:
+        """Tells it once, and starts the exporter again later."""
+        if why != self._why:
+            log.error("traces are not delivered", endpoint=self._endpoint, reason=why)
+        self._why = why
+        self._again = self._loop.call_later(_AGAIN_S, self._start_again)
 
 
 def _parsed(said: Any) -> tuple[str, str, bool] | None:
