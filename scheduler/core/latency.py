@@ -43,6 +43,11 @@ _MOST_TRIES = 20
 _ENOUGH = 5
 """With this many samples since a drift, a batch size gets a new level of its own."""
 
+_BEYOND = 4
+"""How many times as long as its slowest batch a size that ran is taken to last after a drift. Where
+latency changes to and fro, samples of the new level are among those from before the drift too, and
+each drift would scale them once more."""
+
 _GOLDEN = 0.6180339887498949
 
 
@@ -59,9 +64,11 @@ class _Window:
         samples = sorted(seed)
         self._aged = deque(_shuffled(samples[:: ceil(len(samples) / WINDOW)]))
         self._sorted = sorted(self._aged)
+        self._slowest = samples[-1]
 
     def add(self, sample_ns: int) -> float:
         """Adds a sample and returns how far its rank among the others is from the middle."""
+        self._slowest = max(self._slowest, sample_ns)
         samples = self._sorted
         below = bisect_left(samples, sample_ns)
         equal = bisect_right(samples, sample_ns, below) - below
@@ -91,6 +98,8 @@ class _Window:
         old, count = sorted(aged[:split]), min(split, SHAPE)
         thinned = [old[(2 * i + 1) * split // (2 * count)] for i in range(count)]
         moved = [max(1, round(sample * ratio)) for sample in thinned]
+        if recent:
+            moved = [min(sample, _BEYOND * self._slowest) for sample in moved]
         self._aged = deque([*_shuffled(moved), *aged[split:]])
         self._sorted = sorted(self._aged)
 

@@ -170,6 +170,20 @@ def test_a_step_of_one_batch_size_alone_is_followed_by_all_as_soon_as_they_run()
     assert device.curve.predict(1, 0.5) == pytest.approx(3 * MS, rel=0.05)
 
 
+@pytest.mark.parametrize("run", [40, 100])
+def test_latency_that_goes_to_and_fro_is_not_taken_ever_further(run):
+    rng = Random(1)
+    curve = LatencyCurve(Offer("m", "v", "r", {1: (MS,) * 5, 4: (2 * MS,) * 5}))
+    slowest_ns = 0
+    for _ in range(40):
+        for level_ms in (1, 50):
+            for _ in range(run):
+                sample_ns = int(level_ms * MS * rng.lognormvariate(0, 0.2))
+                slowest_ns = max(slowest_ns, sample_ns)
+                curve.observe(1, sample_ns, 0)
+                assert curve.predict(1, 0.95) <= 4 * slowest_ns
+
+
 def test_batches_that_took_no_time_by_the_clock_are_learned_from():
     curve = LatencyCurve(Offer("m", "v", "r", {1: (5,), 2: (7,)}))
     for sample_ns in [0] * 20 + [9] * 20:
