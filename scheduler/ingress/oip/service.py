@@ -18,7 +18,7 @@ from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import Tenant
 
 _TRACE_CHARS = 256
-"""A `traceparent` that is longer is cut, and then counts as none."""
+"""No more of a `traceparent` is read: what it is known for comes first, and is shorter."""
 
 
 @dataclass(slots=True)
