@@ -9,6 +9,7 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+from hatchling.builders.sdist import SdistBuilder
 
 from policies import POLICIES
 from replay.fleet.file import DeviceFile, FleetFile, LinkFile, ModelProfile
@@ -47,6 +48,18 @@ def test_links_lead_somewhere(document):
         target = (document.parent / path).resolve() if path else document
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_source_distribution_has_the_documents_and_what_they_link_to():
+    links = {
+        (document.parent / link).resolve()
+        for document in DOCUMENTS
+        for link in re.findall(r"\]\(([^)\s#:]+)[)#]", document.read_text(encoding="utf-8"))
+    }
+    needed = {*DOCUMENTS, *(link for link in links if link.is_file())}
+    needed.discard(ROOT / "README.md")  # packed in any case, as the project's description
+    packed = {Path(each.path) for each in SdistBuilder(str(ROOT)).recurse_included_files()}
+    assert needed <= packed, needed - packed
 
 
 def test_every_document_is_linked_from_the_readme_or_from_one_that_is():
