@@ -23,9 +23,13 @@ def without_secrets(url: str) -> str:
 IN_CLUSTER = "it is a node of a Redis Cluster, and keeps only the answers of its own slots"
 
 
+_NO_PASSWORD = ("HELLO must be called", "Authentication required")
+"""What Redis says to who has none: to redis-py 8, which says HELLO first, and to older ones."""
+
+
 def why_away(error: Exception) -> str:
     """Why a Redis can't be used: its own words, unless they are about a command nobody typed."""
-    if str(error).startswith("HELLO must be called"):
+    if str(error).startswith(_NO_PASSWORD):
         return "it requires a password, and the url has none (redis://:PASSWORD@HOST:PORT/DB)"
     return str(error) or type(error).__name__
 

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import trustme
+from redis.exceptions import AuthenticationError
 
 from scheduler.cli.main import main
 from scheduler.config.box import Config
-from scheduler.config.cache import CacheConfig
+from scheduler.config.cache import CacheConfig, why_away
 from scheduler.config.policy import PolicyConfig
 from scheduler.doctor.checks import (
     check_cache,
@@ -298,6 +299,11 @@ def cached(**settings: object) -> Surroundings:
 def test_without_redis_there_is_nothing_to_look_at() -> None:
     assert [each.level for each in check_cache(Surroundings(Config(), ()))] == ["good"]
     assert [each.level for each in check_cache(cached())] == ["good"]
+
+
+@pytest.mark.parametrize("said", ["Authentication required.", "HELLO must be called with AUTH"])
+def test_a_password_that_is_missing_is_told_so_whatever_redis_was_asked_first(said: str) -> None:
+    assert "requires a password, and the url has none" in why_away(AuthenticationError(said))
 
 
 @needs_redis
