@@ -99,7 +99,7 @@ class Driver:
         self.fell_back: str | None = None
         self._swaps = 0
         self.catalog = Catalog()
-        self._padder = Padder(self.catalog, limits.bytes)
+        self._padder = Padder(self.catalog)
         made = load_policy(policy.name, **policy.options) if first is None else first
         self.core = Scheduler(made, limits)
         self.clock_ns = clock_ns
@@ -283,7 +283,8 @@ class Driver:
 
     def submit(self, submissions: list[Submission]) -> list[int]:
         """Submits requests in this order and returns their ids; each is answered exactly once."""
-        submissions = [self._padder.padded(submission) for submission in submissions]
+        room_bytes = self.core.limits.bytes - self.core.ledger.held_bytes
+        submissions = self._padder.padded(submissions, room_bytes)
         if self.background is not None:
             self.background.make_way(submissions)
         now_ns = self.clock_ns()

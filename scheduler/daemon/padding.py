@@ -6,6 +6,7 @@ it the core, a device, a cloud or another box, meets only a few shapes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,29 +26,41 @@ class Padder:
 
     Args:
         catalog: Knows which models may be padded.
-        most_bytes: An item that would be larger stays as it is.
     """
 
-    def __init__(self, catalog: Catalog, most_bytes: int) -> None:
+    def __init__(self, catalog: Catalog) -> None:
         """Starts with nothing worked out."""
         self._catalog = catalog
-        self._most_bytes = most_bytes
         self._plans: dict[Any, _Plan | None] = {}
         self._revision = catalog.revision
 
-    def padded(self, submission: Submission) -> Submission:
-        """The submission with its item padded and its answer cut, or itself if it needs neither."""
+    def padded(self, submissions: Sequence[Submission], room_bytes: int) -> list[Submission]:
+        """The submissions with their items padded and their answers cut, where they need it.
+
+        Args:
+            submissions: The submissions, of any models.
+            room_bytes: How large all items together may be; what would exceed it stays as it is.
+        """
+        done = []
+        for submission in submissions:
+            plan = self._plan_of(submission)
+            if plan is not None and plan.size <= room_bytes:
+                submission = plan.padded(submission)
+            room_bytes -= len(submission.body)
+            done.append(submission)
+        return done
+
+    def _plan_of(self, submission: Submission) -> _Plan | None:
         card = self._catalog.cards.get(submission.kind.model)
         if card is None or not card.pad:
-            return submission
+            return None
         if self._revision != self._catalog.revision or len(self._plans) >= _REMEMBERED:
             self._plans.clear()
             self._revision = self._catalog.revision
         key = card.name, *[(name, dtype, *shape) for name, dtype, shape in submission.specs]
         if key not in self._plans:
             self._plans[key] = self._plan(card, submission.specs)
-        found = self._plans[key]
-        return submission if found is None else found.padded(submission)
+        return self._plans[key]
 
     def _plan(self, card: ModelCard, specs: list[list[Any]]) -> _Plan | None:
         """What is done with an item; None if it stays as it is."""
@@ -57,7 +70,7 @@ class Padder:
             plan = _Plan(card, specs)
         except InvalidInput:  # it would be longer than any tensor; another box may say so
             return None
-        return plan if plan.fills and plan.size <= self._most_bytes else None
+        return plan if plan.fills else None
 
 
 def _is_of(card: ModelCard, specs: list[list[Any]]) -> bool:

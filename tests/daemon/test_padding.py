@@ -130,9 +130,14 @@ def two(length: int = 5, text: bytes = b"bc") -> Asked:
     return Asked(TWO, text=np.array([b"a", text]), ids=np.array([3, 4]), sound=sound)
 
 
+def padded_by(padder: Padder, asked: Asked, room_bytes: int = PLENTY) -> Submission:
+    [padded] = padder.padded([asked.submission], room_bytes)
+    return padded
+
+
 def test_each_input_is_padded_at_its_free_dimension_to_its_own_lengths(catalog: Catalog) -> None:
     asked = two()
-    padded = Padder(catalog, PLENTY).padded(asked.submission)
+    padded = padded_by(Padder(catalog), asked)
 
     assert padded.kind == RequestClass("m", None, ((2, 16), (8,), (2, 6)))
     tensors = unpack_tensors(padded.specs, padded.body)
@@ -146,9 +151,9 @@ def test_each_input_is_padded_at_its_free_dimension_to_its_own_lengths(catalog: 
 
 
 def test_a_text_beside_is_never_cut_to_the_length_of_an_earlier_one(catalog: Catalog) -> None:
-    padder = Padder(catalog, PLENTY)
+    padder = Padder(catalog)
     for text in (b"bc", b"a longer one", b"b"):
-        padded = padder.padded(two(text=text).submission)
+        padded = padded_by(padder, two(text=text))
         assert unpack_tensors(padded.specs, padded.body)["text"].tolist() == [b"a", text]
 
 
@@ -157,7 +162,7 @@ def test_the_item_as_it_was_is_not_kept_in_memory(catalog: Catalog) -> None:
     tensor = np.ndarray(len(asked.submission.body), np.uint8, bytes(asked.submission.body))
     asked.submission.body, gone = tensor.data, weakref.ref(tensor)
     del tensor
-    padded = Padder(catalog, PLENTY).padded(asked.submission)
+    padded = padded_by(Padder(catalog), asked)
     del asked
     assert gone() is None
     assert len(padded.body) > 0
@@ -165,33 +170,41 @@ def test_the_item_as_it_was_is_not_kept_in_memory(catalog: Catalog) -> None:
 
 def test_an_item_of_the_right_length_is_not_touched(catalog: Catalog) -> None:
     asked = Asked(TWO, text=np.array([b"a"]), ids=np.arange(8), sound=np.zeros((2, 4), np.float16))
-    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
+    assert padded_by(Padder(catalog), asked) is asked.submission
 
 
 def test_an_item_that_would_exceed_the_memory_for_requests_is_not_padded(catalog: Catalog) -> None:
     asked = two()
-    assert Padder(catalog, 100).padded(asked.submission) is asked.submission
+    assert padded_by(Padder(catalog), asked, 100) is asked.submission
+
+
+def test_items_that_together_would_exceed_it_are_not_padded_either(catalog: Catalog) -> None:
+    asked = [two() for _ in range(4)]
+    one = padded_by(Padder(catalog), asked[0])
+    room_bytes = 2 * len(one.body) + len(asked[0].submission.body)
+    found = Padder(catalog).padded([each.submission for each in asked], room_bytes)
+    assert [each.kind == one.kind for each in found] == [True, True, False, False]
 
 
 def test_nor_is_one_that_would_be_longer_than_any_tensor(catalog: Catalog) -> None:
     catalog.learn("cpu:0", [replace(catalog.cards["m"], pad=(Padding("ids", (2**33,)),))], [])
     asked = two()
-    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
+    assert padded_by(Padder(catalog), asked) is asked.submission
 
 
 def test_models_that_say_nothing_are_not_padded(catalog: Catalog) -> None:
     catalog.learn("cpu:0", [ModelCard("m", "", TWO, ("v",), 4)], [])
     asked = two()
-    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
+    assert padded_by(Padder(catalog), asked) is asked.submission
 
 
 def test_a_model_that_is_replaced_is_padded_as_its_new_files_say(catalog: Catalog) -> None:
-    padder = Padder(catalog, PLENTY)
-    assert padder.padded(two().submission).kind.shapes[2] == (2, 6)
+    padder = Padder(catalog)
+    assert padded_by(padder, two()).kind.shapes[2] == (2, 6)
     catalog.learn(
         "cpu:0", [replace(catalog.cards["m"], pad=(Padding("sound", (16,)),), digest="2")], []
     )
-    assert padder.padded(two().submission).kind.shapes[1:] == ((2,), (2, 16))
+    assert padded_by(padder, two()).kind.shapes[1:] == ((2,), (2, 16))
 
 
 @pytest.mark.parametrize(
@@ -212,11 +225,11 @@ def test_an_item_that_was_admitted_for_other_files_is_not_padded(
     new = replace(catalog.cards["m"], signature=replace(TWO, inputs=inputs), pad=pad, digest="2")
     asked = two()
     catalog.learn("cpu:0", [new], [])
-    assert Padder(catalog, PLENTY).padded(asked.submission) is asked.submission
+    assert padded_by(Padder(catalog), asked) is asked.submission
 
 
 def test_outputs_of_files_that_were_replaced_meanwhile_are_not_cut(catalog: Catalog) -> None:
     asked = two()
-    padded = Padder(catalog, PLENTY).padded(asked.submission)
+    padded = padded_by(Padder(catalog), asked)
     got = asked.answered(padded, hidden=np.zeros((3, 7), np.float32))
     assert got["hidden"].shape == (3, 7)
