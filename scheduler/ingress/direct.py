@@ -12,7 +12,13 @@ from typing import Any
 from scheduler.client.call import infer_call
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.daemon.submission import Answer
-from scheduler.errors import LaxityError, Unavailable, error_from_code
+from scheduler.errors import (
+    ExecutionFailed,
+    InvalidInput,
+    LaxityError,
+    Unavailable,
+    error_from_code,
+)
 from scheduler.ingress.native import NativeDoor
 from scheduler.result import Result, Timing
 from scheduler.tenants import OWNER
@@ -88,10 +94,14 @@ def _end(future: Future[Result], answer: Answer) -> None:
         error = error_from_code(answer.outcome.value, answer.reason, answer.detail)
         future.set_exception(error)
         return
-    specs, body = answer.outputs
+    try:
+        outputs = unpack_tensors(*answer.outputs)
+    except InvalidInput as error:  # from a worker of another version; its caller must not wait
+        future.set_exception(ExecutionFailed(f"the outputs can't be read: {error}"))
+        return
     future.set_result(
         Result(
-            unpack_tensors(specs, body),
+            outputs,
             answer.outcome,
             answer.target,
             answer.offer.variant,

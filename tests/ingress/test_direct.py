@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.daemon.submission import Answer
-from scheduler.errors import LaxityError, Overloaded
+from scheduler.errors import ExecutionFailed, LaxityError, Overloaded
 from scheduler.ingress.direct import DirectDoor
 
 
@@ -98,3 +99,33 @@ def test_a_fault_of_the_box_is_answered_once_and_logged(taken_in: bool) -> None:
     if taken_in:
         door.ends(Answer(Outcome.EXPIRED, "the deadline passed", {}))
     assert [str(error) for error in logged] == ["a fault"]
+
+
+class Garbles:
+    """Stands in for the native door: answers with outputs that are none."""
+
+    closing = False
+
+    def __init__(self) -> None:
+        self.admission = self.intake = self
+
+    def submission(self, _header: Any, _body: Any, _tenant: Any, on_end: Any) -> Any:
+        return on_end
+
+    def submit(self, submissions: list[Any]) -> None:
+        offer = Offer("m", "v", "r", {1: (1,)})
+        outputs = [["y", "float32", [2]]], memoryview(bytes(4))
+        submissions[0](Answer(Outcome.COMPLETED, "", {}, "cpu:0", offer, 1, outputs))
+
+
+def test_outputs_that_can_not_be_read_fail_the_request_and_do_not_hold_it() -> None:
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        with pytest.raises(ExecutionFailed, match="the outputs can't be read: tensor 'y'"):
+            DirectDoor(loop, Garbles()).infer("m", {"x": np.ones(1)}, 1_000)  # type: ignore[arg-type]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
