@@ -83,14 +83,13 @@ class Judge:
 
     def unpadded(self) -> list[Item]:
         """An item whose answer `expect` wants, of a model with padded inputs; else none."""
-        if self._model.pad and self._padding is None:
-            self._padding = PaddingTrial(self._model, self._tolerance, self.draw()[0])
-        return [] if self._padding is None else [self._padding.short]
+        trial = self._padding_trial()
+        return [] if trial is None else [trial.short]
 
     def expect(self, answers: Answers) -> None:
         """Takes another processor's answers to `unpadded`."""
-        if self._padding is not None:
-            [self._padding.expected] = answers
+        if (trial := self._padding_trial()) is not None:
+            [trial.expected] = answers
 
     def padding_fault(self, session: Session) -> str | None:
         """How padding its inputs changes a session's answer beyond the tolerance, or None.
@@ -98,10 +97,17 @@ class Judge:
         Raises:
             Exception: Whatever the session raises.
         """
-        if not self.unpadded() or self._padding is None:
+        trial = self._padding_trial()
+        if trial is None:
             return None
         runner = self._runner(session)
-        return self._padding.fault(lambda item: runner.run_batch([item])[0])
+        return trial.fault(lambda item: runner.run_batch([item])[0])
+
+    def _padding_trial(self) -> PaddingTrial | None:
+        """The trial of a model with padded inputs, made at the first call."""
+        if self._model.pad and self._padding is None:
+            self._padding = PaddingTrial(self._model, self._tolerance, self.draw()[0])
+        return self._padding
 
     def fault(self, answers: Answers, reference: Answers) -> str | None:
         """How answers differ from the reference's beyond the tolerance, or None."""
