@@ -324,6 +324,19 @@ def checked_class(card: ModelCard, variant: str | None, specs: Any) -> tuple[Req
     return RequestClass(card.name, variant, tuple(shapes)), True in batched
 
 
+def misfit(card: ModelCard, specs: Any) -> str | None:
+    """Why an item's tensors are not those of a model, whose files may have changed since; or None.
+
+    An item has no batch dimension, and its tensors are in the signature's order.
+    """
+    try:
+        _, has_batch = checked_class(card, None, specs)
+    except InvalidInput as error:
+        return str(error)
+    in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
+    return "its inputs differ in batch or order" if has_batch or not in_order else None
+
+
 def _length(dtype: str) -> int:
     """The greatest text length of a class: 16, 64, 256 and so on.
 

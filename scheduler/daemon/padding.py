@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scheduler.core.signature import fits, travels_as
-from scheduler.daemon.catalog import Catalog
+from scheduler.daemon.catalog import Catalog, misfit
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.errors import InvalidInput
 from scheduler.wire import body_bytes, pack_tensors, unpack_tensors
@@ -64,22 +63,13 @@ class Padder:
 
     def _plan(self, card: ModelCard, specs: list[list[Any]]) -> _Plan | None:
         """What is done with an item; None if it stays as it is."""
-        if not _is_of(card, specs):
+        if misfit(card, specs) is not None:  # it was admitted for other files
             return None
         try:
             plan = _Plan(card, specs)
         except InvalidInput:  # it would be longer than any tensor; another box may say so
             return None
         return plan if plan.fills else None
-
-
-def _is_of(card: ModelCard, specs: list[list[Any]]) -> bool:
-    """Whether an item fits a model, whose files may have been replaced since it was admitted."""
-    inputs = card.signature.inputs
-    return len(specs) == len(inputs) and all(
-        name == spec.name and travels_as(spec.dtype, dtype) and fits(shape, spec.shape)
-        for (name, dtype, shape), spec in zip(specs, inputs, strict=True)
-    )
 
 
 class _Plan:

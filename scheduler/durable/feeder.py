@@ -17,10 +17,11 @@ import structlog
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import LEAST_WEIGHT, LOWEST_PRIORITY, RequestClass
 from scheduler.core.targets import TargetState
+from scheduler.daemon.catalog import misfit
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.clock import TaskClock
-from scheduler.durable.inputs import Inputs, Operations, fitting, misfit
+from scheduler.durable.inputs import Inputs, Operations, fitting
 from scheduler.durable.lanes import Lanes, Waiting, Where
 from scheduler.durable.later import Later
 from scheduler.durable.records import Ended
@@ -251,7 +252,13 @@ class Feeder:
         of its class.
         """
         card = self._driver.catalog.cards.get(tasks[0].kind.model)
-        misfits = [(task, why) for task in tasks if (why := misfit(task, card)) is not None]
+        misfits = [
+            (task, why)
+            for task in tasks
+            if card is not None
+            and task.inputs is not None
+            and (why := misfit(card, task.inputs[0])) is not None
+        ]
         for task, why in misfits:
             self._lanes.remove(task)
             self._end(task, Outcome.FAILED, f"the model has changed since: {why}")

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 
 import structlog
 
-from scheduler.daemon.catalog import checked_class
 from scheduler.durable.lanes import Waiting, Where
 from scheduler.durable.records import Specs
-from scheduler.errors import InvalidInput, LaxityError
-from workers.link import ModelCard
+from scheduler.errors import LaxityError
 
 HELD_BYTES = 64_000_000
 """The most bytes of the inputs of a batch, and of those fetched ahead, unless one task has more."""
@@ -109,21 +107,3 @@ def fitting(tasks: Iterable[Waiting]) -> int:
     """How many of the first tasks have inputs that fit in memory together, at least one."""
     sizes = accumulate(task.bytes for task in tasks)
     return max(1, sum(size <= HELD_BYTES for size in sizes))
-
-
-def misfit(task: Waiting, card: ModelCard | None) -> str | None:
-    """Why a task's inputs in memory are no longer those of its model; None if they are.
-
-    Args:
-        task: The task.
-        card: Its model as it is now; None if there is none.
-    """
-    if card is None or task.inputs is None:
-        return None
-    specs, _ = task.inputs
-    try:
-        _, has_batch = checked_class(card, None, specs)
-    except InvalidInput as error:
-        return str(error)
-    in_order = [name for name, _, _ in specs] == [spec.name for spec in card.signature.inputs]
-    return "its inputs differ in batch or order" if has_batch or not in_order else None
