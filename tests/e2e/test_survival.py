@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -69,10 +69,13 @@ class Lives:
         failed = session.testsfailed
         yield
         if session.testsfailed > failed:
+            print("The end of the agent's log:\n", *self._agents[-1].lines[-40:], sep="")
             self.close()
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
+        for load in list(Load.going):
+            load.stop()
         for agent in self._agents:
             agent.close()
 
@@ -152,6 +155,9 @@ def agent_process(config: Path, *words: str) -> Iterator[tuple[subprocess.Popen[
 class Load:
     """Requests without end from a thread, with a record of each one's ending."""
 
+    going: ClassVar[set[Load]] = set()
+    """Those that no test has finished."""
+
     def __init__(self, url: str, deadline_ms: float = 500, token: str | None = None) -> None:
         self._client = Client(url, token=token)
         self._deadline_ms = deadline_ms
@@ -163,6 +169,7 @@ class Load:
         self.unexpected: list[BaseException] = []
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+        self.going.add(self)
 
     def _run(self) -> None:
         pace = threading.Semaphore(32)
@@ -200,9 +207,16 @@ class Load:
         end_s = time.monotonic() + 30
         while sum(self.endings.values()) < self.sent and time.monotonic() < end_s:
             threading.Event().wait(0.01)
-        self._client.close()
+        self.stop()
         assert self.unexpected == []
         assert sum(self.endings.values()) == self.sent
+
+    def stop(self) -> None:
+        """Sends nothing more, whatever became of what was sent."""
+        self._stop.set()
+        self._thread.join()
+        self._client.close()
+        self.going.discard(self)
 
 
 def says(agent: RunningAgent, text: str, since: int = 0) -> bool:
@@ -290,9 +304,9 @@ def test_a_killed_client_leaves_nothing_behind_and_others_notice_nothing(
         assert victim.stdout.readline() == b"going\n"
         victim.kill()
     with Client(agent.url) as client:
-        while (status := client.status())["outcomes"]["cancelled"] == 0:
-            threading.Event().wait(0.01)
-        assert sum(queue["requests"] for queue in status["queues"] if queue["model"] == "slow") == 0
+        eventually(lambda: client.status()["outcomes"]["cancelled"])
+        queues = client.status()["queues"]
+        assert sum(queue["requests"] for queue in queues if queue["model"] == "slow") == 0
     load.finish()
     assert set(load.endings) == {"result"}
 
