@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -101,10 +102,14 @@ def default_url() -> str:
 
     `LAXITY_URL` if it is set; else the socket of this user's daemon or, if only the system's daemon
     has a socket, that one.
+
+    Raises:
+        AddressError: `LAXITY_URL` is not set, and Python has no unix sockets here, as on Windows.
     """
     url = os.environ.get("LAXITY_URL")
     if url:
         return url
+    _check_unix("without LAXITY_URL, a client looks for a box on its own machine")
     own = default_socket()
     if not Path(str(own.path)).exists() and SYSTEM_SOCKET.exists():
         return f"unix://{SYSTEM_SOCKET}"
@@ -113,9 +118,20 @@ def default_url() -> str:
 
 def no_listening(address: Address, error: OSError) -> OSError:
     """The error to raise if listening failed, with the address and the reason."""
-    number = error.errno or 0  # negative numbers are the resolver's
-    why = os.strerror(number) if number > 0 else error.strerror or error
-    return OSError(f"can't listen on {address}: {why}")
+    return OSError(f"can't listen on {address}: {plainly(error)}")
+
+
+def plainly(error: BaseException) -> str:
+    """What an error says to people; empty if nothing.
+
+    asyncio's text for a connection or listener that failed has the address again, and no reason.
+    """
+    if not isinstance(error, OSError):
+        return str(error)
+    number = error.errno or 0
+    # A resolver's numbers are negative, and Windows has many more.
+    is_known = number > 0 and not getattr(error, "winerror", None)
+    return os.strerror(number) if is_known else error.strerror or str(error)
 
 
 def spoken(kind: Literal["http", "grpc"], url: str) -> str:
@@ -137,7 +153,16 @@ def _guess(url: str) -> str:
     return f"accepted is {ACCEPTED}"
 
 
+def _check_unix(what: str) -> None:
+    if not hasattr(socket, "AF_UNIX"):
+        raise AddressError(
+            f"{what}, but Python has no unix sockets here: name a box by tcp://HOST:PORT or "
+            "tls://HOST:PORT, as in its listen.native"
+        )
+
+
 def _parse_unix(url: str) -> Address:
+    _check_unix(f"{url!r} is a unix socket")
     path = url[len("unix://") :]
     if not path.startswith("/") or path.endswith("/"):
         raise AddressError(f"{url!r} needs the absolute path of a socket: unix:///PATH")

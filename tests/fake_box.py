@@ -123,6 +123,14 @@ class FakeBox:
         self.server = self.run(self.loop.create_unix_server(lambda: Peer(self), str(self.path)))
         return self
 
+    @contextlib.contextmanager
+    def on_tcp(self) -> Iterator[str]:
+        """Listens at a port, too; its URL."""
+        made = self.loop.create_server(lambda: Peer(self), "127.0.0.1", 0)
+        server: asyncio.Server = self.run(made)
+        yield f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self.loop.call_soon_threadsafe(server.close)
+
     def stop(self) -> None:
         """Stops listening and drops everyone."""
 

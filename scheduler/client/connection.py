@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         if sock is None:
             return
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            if sock.family == socket.AF_UNIX:
+            if sock.family not in (socket.AF_INET, socket.AF_INET6):
                 sock.setsockopt(socket.SOL_SOCKET, option, _SOCKET_BUFFER_BYTES)
         set_up_tcp(sock, CLIENT_GIVES_UP_MS, TCP_NOTSENT_LOWAT=_UNSENT_BYTES)
 

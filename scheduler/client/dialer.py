@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from scheduler.address import parse_address
+from scheduler.address import parse_address, plainly
 from scheduler.backoff import Backoff
 from scheduler.client.connection import connect
 from scheduler.client.tls import Tls, TlsFailure
@@ -102,7 +102,7 @@ class Dialer:
                     exchange.on_refused(error)
                     return
                 except Exception as error:  # Anything that a resolver, TLS or the server may raise.
-                    self.reason = _reason(error)
+                    self.reason = plainly(error) or type(error).__name__
                     self._is_turned_away = isinstance(error, LaxityError)
                     self._hint = _hint(error)
                 else:
@@ -122,8 +122,3 @@ def _hint(error: Exception) -> str:
     if isinstance(error, TlsFailure):  # its message already has a hint
         return ""
     return _OTHERS if isinstance(error, PermissionError) else _ASLEEP
-
-
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) else None
-    return text or str(error) or type(error).__name__

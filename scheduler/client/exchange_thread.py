@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import weakref
 from typing import Any
 
-import uvloop
-
 from scheduler.client.exchange import Exchange
 from scheduler.client.tls import Tls
+
+_new_event_loop = asyncio.new_event_loop
+with contextlib.suppress(ModuleNotFoundError):  # there is none for Windows
+    from uvloop import new_event_loop as _new_event_loop
 
 
 class ExchangeThread:
@@ -32,7 +35,7 @@ class ExchangeThread:
 
     def __init__(self, owner: object, url: str, token: str | None, tls: Tls) -> None:
         """Starts the thread, unconnected."""
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop = _new_event_loop()
         self.exchange = Exchange(self._loop, url, token, tls)
         self.thread = threading.Thread(
             target=_run, args=(self._loop, self.exchange), name="laxity-client", daemon=True

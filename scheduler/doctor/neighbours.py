@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from cryptography.x509 import (
 )
 
 from scheduler import wire
-from scheduler.address import Address
+from scheduler.address import Address, plainly
 from scheduler.client.asking import ask
 from scheduler.client.connection import Connection
 from scheduler.client.tls import TlsFailure
@@ -87,20 +86,12 @@ async def _call(address: Address, token: str | None, config: Config) -> Finding 
     except (LaxityError, OSError, asyncio.TimeoutError) as error:
         if _is_own(address, config):
             return None
-        told = f"{address} can't be joined now: {_why_away(error)}"
-        return Finding("neighbours", "warning", told, _AWAY)
+        why = plainly(error) or f"no answer within {PATIENCE_S:g} s"
+        return Finding("neighbours", "warning", f"{address} can't be joined now: {why}", _AWAY)
     if site != config.site:
         told = f"belongs to the site {site!r}, not {config.site!r}"
         return _refused(address, told, "give both the same site, or join another box")
     return Finding("neighbours", "good", f"{address} answers in {took_ms:.2f} ms and lets it join")
-
-
-def _why_away(error: Exception) -> str:
-    number = (error.errno if isinstance(error, OSError) else None) or 0
-    if number > 0:  # negative numbers are the resolver's; asyncio's own text has the address again
-        return os.strerror(number)
-    strerror = error.strerror if isinstance(error, OSError) else None
-    return strerror or str(error) or f"no answer within {PATIENCE_S:g} s"
 
 
 def _refused(address: Address, told: str, remedy: str) -> Finding:

@@ -26,7 +26,7 @@ from scheduler import (
     Unavailable,
     wire,
 )
-from scheduler.address import parse_address
+from scheduler.address import AddressError, parse_address
 from scheduler.client import dialer
 from scheduler.client.call import infer_call, question_call
 from scheduler.client.connection import connect
@@ -68,17 +68,39 @@ except Unavailable as error:
     assert "Permission denied; only the user who runs edge_agent" in said
 
 
-def test_the_client_imports_no_other_packages_than_the_document_says(box):
-    program = """
+BLOCKED = """
 import asyncio, importlib.abc, sys
 
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        allowed = {*sys.stdlib_module_names, "scheduler", "numpy", "msgpack", "uvloop"}
-        if name.partition(".")[0] not in allowed:
+        if name in BLOCKED or name.partition(".")[0] not in ALLOWED:
             raise ModuleNotFoundError(f"{name} is no package of the client")
 
+BLOCKED = set()
+ALLOWED = {*sys.stdlib_module_names, "scheduler", "numpy", "msgpack"}
 sys.meta_path.insert(0, Blocker())
+"""
+
+LINUX = "ALLOWED.add('uvloop')"
+
+# What Python has there in the places that the client may use.
+WINDOWS = """
+import functools, mmap, os, select, socket
+BLOCKED |= {"fcntl", "grp", "pwd", "resource", "termios"}
+socket.socketpair = functools.partial(socket.socketpair, socket.AF_UNIX)  # asyncio's own
+for module, names in {
+    socket: ("AF_UNIX", "MSG_DONTWAIT", "SO_PEERCRED", "SO_REUSEPORT", "TCP_NOTSENT_LOWAT",
+             "TCP_USER_TIMEOUT", "recv_fds", "send_fds"),
+    mmap: ("MADV_REMOVE", "MAP_SHARED", "PROT_READ", "PROT_WRITE"),
+    os: ("O_CLOEXEC", "fork", "geteuid", "getuid", "memfd_create", "pidfd_open",
+         "register_at_fork", "sched_getaffinity"),
+    select: ("poll",),
+}.items():
+    for name in names:
+        delattr(module, name)
+"""
+
+USED = """
 import scheduler
 from scheduler import *
 
@@ -95,8 +117,22 @@ async def main():
 asyncio.run(main())
 print("done")
 """
-    said = subprocess.check_output([sys.executable, "-c", program, box.url], text=True)
+
+
+@pytest.mark.parametrize("system", [LINUX, WINDOWS], ids=["Linux", "Windows"])
+def test_the_client_imports_nothing_else_than_the_document_says(box, system):
+    program = BLOCKED + system + USED
+    with box.on_tcp() as url:
+        said = subprocess.check_output([sys.executable, "-c", program, url], text=True)
     assert said == "done\n"
+
+
+def test_where_python_has_no_unix_sockets_a_box_is_named(box, monkeypatch):
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+    monkeypatch.delattr("socket.AF_UNIX")
+    for url in (None, box.url):
+        with pytest.raises(AddressError, match="no unix sockets here: name a box by tcp://HOST:"):
+            Client(url)
 
 
 def test_a_client_says_that_it_can_not_be_sent_to_another_process(client):
@@ -315,11 +351,8 @@ def test_a_box_that_greets_and_drains_is_not_the_end(box, client):
 
 
 def test_it_speaks_tcp(box):
-    server = box.run(box.loop.create_server(lambda: Peer(box), "127.0.0.1", 0))
-    port = server.sockets[0].getsockname()[1]
-    with Client(f"tcp://127.0.0.1:{port}") as client:
+    with box.on_tcp() as url, Client(url) as client:
         assert client.infer("digits", image(1), deadline_ms=MINUTE_MS)["image"].tolist() == [1]
-    box.loop.call_soon_threadsafe(server.close)
 
 
 def test_threads_share_a_client_that_loses_its_connection(box, client):

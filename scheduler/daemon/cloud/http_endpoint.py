@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 import aiohttp
 import orjson
 
+from scheduler.address import plainly
 from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.daemon.cloud.distrust import distrusted
 from scheduler.daemon.cloud.endpoint import (
@@ -233,11 +233,8 @@ def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
         return "it does not speak TLS" if no_tls else f"the TLS handshake failed: {reason}"
     if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error) or type(error).__name__
-    cause = error.os_error
-    number = cause.errno or 0  # a resolver's are negative
-    why = os.strerror(number) if number > 0 else cause.strerror or str(cause)
     host = f"[{error.host}]" if ":" in error.host else error.host
-    return f"can't connect to {host}:{error.port}: {why}"
+    return f"can't connect to {host}:{error.port}: {plainly(error.os_error)}"
 
 
 def _remote_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.address import plainly
 from scheduler.client.tls import TlsFailure
 from scheduler.errors import LaxityError, Unauthorized
 
@@ -20,6 +21,4 @@ def said(error: Exception) -> str:
     """Why a box was not reached, for people."""
     if isinstance(error, Unauthorized):  # its own words are for callers
         return "it refuses this box's token (neighbours.token_file, else token_file)"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return str(error) or "it does not answer"
+    return plainly(error) or "it does not answer"
