@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from edge_agent.listening import remove_stale
-from edge_agent.run_dir import is_in_own
+from edge_agent.run_dir import is_in_own, is_its_lock
 from edge_agent.terminal import SIGNALS
 from scheduler.address import Address, parse_address
 
@@ -109,11 +109,12 @@ def try_again(stopped: Callable[[], bool] = lambda: False) -> None:
 def _execute(environment: Mapping[str, str]) -> None:
     """Execute this program again, without the files that Ray's library would leave open in it.
 
-    Each life would keep three log files of every earlier one, and their room on the disk.
+    Each life would keep three log files of every earlier one, and their room on the disk. Only the
+    lock of this life's folder stays held: another agent would remove the folder.
     """
     for number, path in _open_files(psutil.Process()):
         if is_in_own(path):
-            os.set_inheritable(number, False)
+            os.set_inheritable(number, is_its_lock(path))
     os.execve(sys.executable, sys.orig_argv, environment)
 
 
@@ -137,6 +138,9 @@ def end_past_life() -> None:
         if Path(folder, _HEARD).stat().st_size:
             signal.raise_signal(signal.SIGTERM)
     shutil.rmtree(folder, ignore_errors=True)
+    for number, path in _open_files(psutil.Process()):
+        if is_in_own(path):
+            os.close(number)  # its lock
 
 
 def rest_after_short_lives() -> None:

@@ -34,6 +34,11 @@ def is_in_own(path: str) -> bool:
     return path.startswith(f"{_root().resolve() / _own_prefix()}")
 
 
+def is_its_lock(path: str) -> bool:
+    """Whether such a path is that of a folder's lock, for as long as the folder is there."""
+    return Path(path).name == _LOCK
+
+
 def _root() -> Path:
     return Path(tempfile.gettempdir())
 

@@ -66,15 +66,15 @@ def test_what_is_left_of_a_past_life_is_ended(
 
 
 LIVES = """
-import os, signal, socket, sys, time
-from pathlib import Path
+import os, shutil, signal, socket, sys, time
 from edge_agent.rebirth import end_past_life, mark_life, start_over
+from edge_agent.run_dir import make_run_dir
 from edge_agent.terminal import exit_on_signals
 from scheduler.address import Address
 
-folder, when, is_first = Path(sys.argv[1]), sys.argv[2], "LAXITY_AGENT_PAST" not in os.environ
+when, is_first = sys.argv[1], "LAXITY_AGENT_PAST" not in os.environ
 if is_first:
-    folder.mkdir()
+    folder = make_run_dir()
     mark_life(folder)
     signal.signal(signal.SIGTERM, lambda *_: None)
     if when == "before":
@@ -82,6 +82,7 @@ if is_first:
     listen = Address("unix", path=f"{folder}.sock")
     socket.socket(socket.AF_UNIX).bind(listen.path)
     start_over(time.monotonic(), folder, [listen])
+shutil.rmtree(make_run_dir())  # another agent, which removes the folders of killed ones
 if when == "between":
     signal.raise_signal(signal.SIGTERM)
 end_past_life()
@@ -99,8 +100,9 @@ def test_a_signal_between_two_lives_counts_once_the_past_is_ended_and_removed(
 ) -> None:
     script = tmp_path / "lives.py"
     script.write_text(LIVES)
-    command = [sys.executable, str(script), str(tmp_path / "run"), when]
-    lives = subprocess.run(command, capture_output=True, text=True, check=True)
+    command = [sys.executable, str(script), when]
+    temporary = os.environ | {"TMPDIR": str(tmp_path)}
+    lives = subprocess.run(command, capture_output=True, text=True, check=True, env=temporary)
     told = [] if when == "never" else ["told to end None"]
     assert lives.stdout.splitlines() == ["ended the past", *told]
     assert list(tmp_path.iterdir()) == [script]
