@@ -25,7 +25,9 @@ def make_run_dir() -> Path:
         if not _is_used(old):
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=root))
-    fcntl.flock(open_lock(folder / _LOCK), fcntl.LOCK_EX)
+    made = folder / f"{_LOCK}.new"  # without its name until it is locked: another agent may look
+    fcntl.flock(open_lock(made), fcntl.LOCK_EX)
+    made.rename(folder / _LOCK)
     return folder
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -54,6 +55,20 @@ def test_what_a_run_elsewhere_uses_is_left_alone_though_its_number_is_nobodys_he
         assert sorted(tmp_path.iterdir()) == sorted([made, used])
         assert process.stdin is not None
         process.stdin.close()
+
+
+def test_a_folder_that_is_being_made_is_left_alone(tmp_path, monkeypatch):
+    lock = fcntl.flock
+
+    def first_another(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        others.append(make_run_dir())
+        lock(descriptor, how)
+
+    others: list[Path] = []
+    monkeypatch.setattr(fcntl, "flock", first_another)
+    made = make_run_dir()
+    assert sorted(tmp_path.iterdir()) == sorted([made, *others])
 
 
 def test_a_folder_without_a_lock_goes_by_its_number(tmp_path):
