@@ -136,16 +136,18 @@ def in_time(ask: Callable[[], Answer]) -> Answer:
 
 def test_overload_is_refused_or_in_time_and_never_late(client: Client) -> None:
     one_ms = latency_ms(client, "slow")
-    futures = [client.submit("slow", SLOW, deadline_ms=8 * one_ms) for _ in range(200)]
-    outcomes = {"in time": 0, "no": 0}
-    for future in futures:
-        try:
-            assert not future.result().late
-            outcomes["in time"] += 1
-        except (DeadlineInfeasible, DeadlineExpired):
-            outcomes["no"] += 1
-    assert outcomes["in time"] >= 1
-    assert outcomes["no"] >= 100
+
+    def count_in_time() -> int:
+        futures = [client.submit("slow", SLOW, deadline_ms=8 * one_ms) for _ in range(200)]
+        in_time = 0
+        for future in futures:
+            with contextlib.suppress(DeadlineInfeasible, DeadlineExpired):
+                assert not future.result().late
+                in_time += 1
+        assert in_time <= 100
+        return in_time
+
+    eventually(count_in_time)  # a busy machine may finish none for a while
     assert client.infer("relu", {"x": np.ones(3, np.float32)}, deadline_ms=20_000)
 
 
