@@ -16,7 +16,8 @@ from replay.fleet.file import DeviceFile, FleetFile, LinkFile, ModelProfile
 from replay.readers import FORMATS
 from replay.workloads.mix import MixEntry
 from replay.workloads.processes import PROCESSES
-from scheduler.config.box import load_config
+from scheduler.address import default_socket
+from scheduler.config.box import default_state_dir, load_config
 from workers.model_yaml import parse_model_file
 from workers.runtimes.emulated import EmulatedOptions
 
@@ -139,17 +140,32 @@ def test_each_part_of_the_policies_is_listed():
     assert sorted(listed) == sorted(part.name for part in parts)
 
 
-def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is_wrong():
-    unit = configparser.ConfigParser(strict=False)
+@pytest.fixture
+def unit() -> configparser.ConfigParser:
+    """The systemd unit."""
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read(ROOT / "deploy" / "edge_agent.service")
+    return unit
+
+
+def test_a_box_that_cannot_start_is_started_again_without_end_unless_its_file_is_wrong(unit):
     assert unit["Service"]["Restart"] in ("on-failure", "always")
     assert unit["Unit"]["StartLimitIntervalSec"] == "0"
     assert unit["Service"]["RestartPreventExitStatus"] == "2"
 
 
-def test_a_process_that_is_ended_for_want_of_memory_takes_no_other_of_the_box_with_it():
-    unit = configparser.ConfigParser(strict=False)
-    unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(ROOT / "deploy" / "edge_agent.service")
+def test_the_unit_uses_the_folders_that_systemd_makes_whoever_runs_it(unit, monkeypatch):
+    service = unit["Service"]
+    folders = {"%t": "/run", "%S": "/var/lib"}
+    for word in service["Environment"].split():
+        name, _, value = word.partition("=")
+        for specifier, folder in folders.items():
+            value = value.replace(specifier, folder)
+        monkeypatch.setenv(name, value)
+    assert str(default_socket()) == f"unix:///run/{service['RuntimeDirectory']}/laxity.sock"
+    assert str(default_state_dir()) == f"/var/lib/{service['StateDirectory']}"
+
+
+def test_a_process_that_is_ended_for_want_of_memory_takes_no_other_of_the_box_with_it(unit):
     assert unit["Service"]["OOMPolicy"] == "continue"
