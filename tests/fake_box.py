@@ -164,7 +164,9 @@ class FakeBox:
                     self.on_hello(peer, header)
                 case "infer":
                     self.on_infer(peer, header)
-                case "task" | "task_result" | "task_status" | "task_cancel" | "tasks":
+                case (
+                    "task" | "task_result" | "task_status" | "task_cancel" | "task_forget" | "tasks"
+                ):
                     self.on_task(peer, header)
                 case "models":
                     peer.send({"t": "reply", "id": header["id"], "value": self.models})

@@ -167,3 +167,16 @@ def cancel(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
         print_json({"task": task, "cancelled": cancelled})
     else:
         print(f"{task} {'is cancelled' if cancelled else 'had already ended'}")
+
+
+@app.command(
+    **COMMAND, epilog=examples(("laxity task forget 8f2c…", "once its result is safe elsewhere"))
+)
+def forget(task: TaskId, url: Url = None, as_json: AsJson = False) -> None:
+    """Remove a task and its result from the box; one that has not ended is cancelled."""
+    with box(url) as client:
+        forgotten = client.task(task).forget()
+    if as_json:
+        print_json({"task": task, "forgotten": forgotten})
+    else:
+        print(f"{task} {'is forgotten' if forgotten else 'is not known there'}")

@@ -182,6 +182,12 @@ def cancel_plan(task_id: str) -> Plan:
     return bool(answer["cancelled"])
 
 
+def forget_plan(task_id: str) -> Plan:
+    """Has a task removed; returns False if there is none."""
+    answer = yield Question("task_forget", {"task": task_id})
+    return bool(answer["forgotten"])
+
+
 def tasks_plan(count: int, before: str | None) -> Plan:
     """Asks for the newest tasks."""
     fields = {"count": count} if before is None else {"count": count, "before": before}
@@ -279,6 +285,16 @@ class Task(_Handle):
         """
         return bool(self._client.carry_out(cancel_plan(self.id)))
 
+    def forget(self) -> bool:
+        """Removes it and its result from the box; one that has not ended is cancelled.
+
+        Then its id is free for another task.
+
+        Returns:
+            False if the box has no such task of this tenant, as when it is forgotten already.
+        """
+        return bool(self._client.carry_out(forget_plan(self.id)))
+
 
 class AsyncTask(_Handle):
     """A durable task for asyncio; see `Task`.
@@ -302,3 +318,7 @@ class AsyncTask(_Handle):
     async def cancel(self) -> bool:
         """Cancels it; as `Task.cancel`."""
         return bool(await self._client.carry_out(cancel_plan(self.id)))
+
+    async def forget(self) -> bool:
+        """Removes it and its result; as `Task.forget`."""
+        return bool(await self._client.carry_out(forget_plan(self.id)))

@@ -41,7 +41,7 @@ CREATE TABLE outputs (seq INTEGER PRIMARY KEY, header BLOB NOT NULL, body BLOB N
 CREATE TABLE clock (shift_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL);
 INSERT INTO clock VALUES (0, 0);
 """
-_KEPT = "ended ones for durable.keep_results_s"
+_KEPT = "ended ones for durable.keep_results_s or until they are forgotten"
 
 Op = Callable[["Database"], Any]
 """An operation within a transaction. If it raises a `LaxityError`, it has changed nothing."""
@@ -249,11 +249,24 @@ class Database:
             "SELECT seq, tenant, bytes FROM tasks WHERE ended_ms < ? ORDER BY ended_ms LIMIT ?",
             (before_ms, PURGED_AT_ONCE),
         ).fetchall()
-        for seq, tenant, size in rows:
-            self._sql.execute("DELETE FROM outputs WHERE seq = ?", (seq,))
-            self._sql.execute("DELETE FROM tasks WHERE seq = ?", (seq,))
-            self._account(tenant, -1, -size)
+        for row in rows:
+            self._remove(*row)
         return len(rows)
+
+    def forget(self, tenant: str, id_: str) -> int | None:
+        """Removes a task, ended or not; returns its number, None if there is none."""
+        row = self._sql.execute(
+            "SELECT seq, tenant, bytes FROM tasks WHERE tenant = ? AND id = ?", (tenant, id_)
+        ).fetchone()
+        if row is None:
+            return None
+        self._remove(*row)
+        return int(row[0])
+
+    def _remove(self, seq: int, tenant: str, size: int) -> None:
+        for table in ("inputs", "outputs", "tasks"):
+            self._sql.execute(f"DELETE FROM {table} WHERE seq = ?", (seq,))
+        self._account(tenant, -1, -size)
 
     def shift_clock(self, shift_ms: int) -> None:
         """Stores how far the wall clock is ahead of the task clock."""

@@ -306,6 +306,19 @@ class TaskDesk:
 
         self._store.write(end, written)
 
+    def forget(self, tenant: str, id_: str, then: Then) -> None:
+        """Removes a task, cancelled if need be, and its result; tells `then` if there was one."""
+        if self._defer(partial(self.forget, tenant, id_, then)):
+            return
+
+        def written(seq: int | LaxityError | None) -> None:
+            if isinstance(seq, int):
+                self._feeder.forget(seq)
+                self._waits.ended(seq)
+            then(seq if isinstance(seq, LaxityError) else seq is not None)
+
+        self._store.write(lambda db: db.forget(tenant, id_), written)
+
     def listed(self, tenant: str, count: int, before: str | None, then: Then) -> None:
         """Lists a tenant's tasks, newest first, older than `before`; with a count per outcome."""
         if self._defer(partial(self.listed, tenant, count, before, then)):

@@ -32,7 +32,7 @@ def answer_to(header: Header, tenant: Tenant, door: NativeDoor) -> Any:
         raise InvalidInput(
             f"message type {kind!r} is not known; there are infer, cancel, models, status, "
             "statistics, load, unload, policy, task, task_result, task_status, task_cancel, "
-            "tasks, peer, leave, ping, model_files, model_file"
+            "task_forget, tasks, peer, leave, ping, model_files, model_file"
         )
     tenant.check_scope("admin")
     if kind == "policy":

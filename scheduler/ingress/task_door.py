@@ -18,7 +18,10 @@ from scheduler.ingress.request_header import id_of, urgency
 from scheduler.tenants import Tenant
 from scheduler.wire import Body, Header, checked_budget_ns
 
-TASK_MESSAGES = frozenset(("task", "task_result", "task_status", "task_cancel", "tasks"))
+_DONE = {"task_cancel": "cancelled", "task_forget": "forgotten"}
+"""What the answer to a message says to have happened to its task."""
+
+TASK_MESSAGES = frozenset(("task", "task_result", "task_status", "tasks", *_DONE))
 
 LONGEST_WAIT_NS = 60_000_000_000
 """How long one message may wait for the end of a task."""
@@ -70,8 +73,8 @@ class TaskDoor:
         def found(value: Any) -> None:
             if isinstance(value, LaxityError):
                 say(replies.refusal(message_id, value), ())
-            elif kind == "task_cancel":
-                say(replies.reply(message_id, {"task": id_, "cancelled": value}), ())
+            elif kind in _DONE:
+                say(replies.reply(message_id, {"task": id_, _DONE[kind]: value}), ())
             elif kind == "task_status" or value.kept.outcome is None:
                 say(replies.reply(message_id, _described(value)), ())
             else:
@@ -79,6 +82,8 @@ class TaskDoor:
 
         if kind == "task_cancel":
             self.desk.cancel(tenant.name, id_, found)
+        elif kind == "task_forget":
+            self.desk.forget(tenant.name, id_, found)
         else:
             wait_ns = _wait_ns(header) if kind == "task_result" else None
             self.desk.fetch(tenant.name, id_, wait_ns, found, asker)

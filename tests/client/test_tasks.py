@@ -232,6 +232,9 @@ def test_asyncio_has_the_same(box: FakeBox) -> None:
             assert (await task.status()).model == "digits"
             box.on_task = lambda peer, header: reply(peer, header, {"cancelled": True})
             assert await task.cancel()
+            box.on_task = lambda peer, header: reply(peer, header, {"forgotten": True})
+            assert await task.forget()
+            assert box.messages("task_forget")[0][1]["task"] == "a"
             listed = {"tasks": [STATUS], "counts": {"waiting": 1}}
             box.on_task = lambda peer, header: reply(peer, header, dict(listed))
             assert (await client.tasks(1, before="z"))["tasks"][0].id == "t"

@@ -246,6 +246,37 @@ def test_a_wait_ends_with_the_task_or_with_its_time(tmp_path: Path) -> None:
     run(scene)
 
 
+def test_a_task_that_is_forgotten_is_gone_with_its_result_and_makes_room(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path / "tasks", Bounds(tasks=3))
+        for id_ in ("waits", "ended"):
+            await counter.submit(id_)
+        await counter.submit("waits", CAMERA)
+        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        result = Ended(2, Outcome.COMPLETED, "", 0, {"out": []}, memoryview(b"12345678"))
+        counter.desk._store.write(lambda db: db.end(result), ended.set_result)
+        assert await ended
+        asked = counter.ask("task_result", task="waits", wait_ns=30 * S)
+        waiter = asyncio.create_task(asked)
+        await asyncio.sleep(0.05)
+        assert (await counter.submit("more"))["detail"] == {"limit": "tasks"}
+        for id_ in ("waits", "ended"):
+            assert await counter.ask("task_forget", task=id_) == {"task": id_, "forgotten": True}
+            assert await counter.ask("task_forget", task=id_) == {"task": id_, "forgotten": False}
+            assert (await counter.ask("task_result", task=id_))["code"] == "task_not_found"
+        assert (await waiter)["code"] == "task_not_found"
+        listed = await counter.ask("tasks", CAMERA)
+        assert (listed["counts"], listed["waiting"]) == ({"waiting": 1}, 1), "another's is kept"
+        assert await counter.submit("ended") == {"task": "ended", "new": True}
+        assert await counter.submit("more") == {"task": "more", "new": True}
+        await counter.close()
+        with closing(sqlite3.connect(tmp_path / "tasks" / FILE)) as raw:
+            assert raw.execute("SELECT count(*) FROM inputs").fetchone() == (3,)
+            assert raw.execute("SELECT count(*) FROM outputs").fetchone() == (0,)
+
+    run(scene)
+
+
 def test_too_many_that_wait_are_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         counter = Counter(tmp_path / "tasks")

@@ -148,6 +148,9 @@ def _commands_find_them(agent: RunningAgent, folder: Path) -> None:
     assert np.load(out)["y"].shape == (3,)
     cancelled = json.loads(laxity(agent, "task", "cancel", task_id, "--json"))
     assert cancelled == {"task": task_id, "cancelled": False}
+    forgotten = json.loads(laxity(agent, "task", "forget", task_id, "--json"))
+    assert forgotten == {"task": task_id, "forgotten": True}
+    assert laxity(agent, "task", "forget", task_id) == f"{task_id} is not known there\n"
     with Client(agent.url) as client:
         durable = client.status()["durable"]
     assert (durable["waiting"], durable["problem"]) == (0, None)
