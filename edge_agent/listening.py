@@ -23,11 +23,24 @@ _NOT_OF_THIS_BOX = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 
 _REMEDIES = {
     os.strerror(errno.EADDRINUSE): (
-        "; stop what uses it (`laxity doctor --config FILE` names it), or listen elsewhere"
+        "stop what uses it (`laxity doctor --config FILE` names it), or listen elsewhere"
     ),
-    os.strerror(errno.EACCES): "; run this as a user who may, or listen elsewhere",
+    os.strerror(errno.EACCES): "run this as a user who may, or listen elsewhere",
 }
 """What to do, by the reason for a refusal."""
+
+
+class CantListen(AgentError):
+    """An address is in use, or this process can't listen on it.
+
+    Attributes:
+        reason: Which address, and why; the message also has what to do, if that is known.
+    """
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        """For people; `laxity doctor` has remedies of its own."""
+        super().__init__(f"{reason}; {remedy}" if remedy else reason)
+        self.reason = reason
 
 
 def check_free(address: Address, listed: Iterable[Address] = ()) -> None:
@@ -38,7 +51,7 @@ def check_free(address: Address, listed: Iterable[Address] = ()) -> None:
         listed: All addresses on which the box listens; see `takes_ipv4`.
 
     Raises:
-        AgentError: It is in use, or this process can't listen on it.
+        CantListen: It is in use, or this process can't listen on it.
     """
     if address.path is None:
         _check_port(address, takes_ipv4(address, listed))
@@ -68,7 +81,7 @@ def bind(
         listed: All addresses on which the box listens; see `takes_ipv4`.
 
     Raises:
-        AgentError: The address is not available.
+        CantListen: The address is not available.
     """
     try:
         if address.path is not None:
@@ -91,7 +104,7 @@ def _check_path(address: Address, path: Path) -> None:
         if path.exists() and not path.is_socket():
             raise _refusal(address, f"{path} exists and is not a socket")
         if is_answered(str(path)):
-            raise AgentError(f"another agent listens on {address}; stop it, or listen elsewhere")
+            raise CantListen(f"another agent listens on {address}", "stop it, or listen elsewhere")
         listener_at(path).close()  # no other check tells whether this folder takes sockets
         path.unlink()
     except OSError as error:
@@ -145,5 +158,5 @@ def _bound(family: int, where: Any, shared: bool, both: bool) -> socket.socket:
     return made
 
 
-def _refusal(address: Address, why: str) -> AgentError:
-    return AgentError(f"can't listen on {address}: {why}{_REMEDIES.get(why, '')}")
+def _refusal(address: Address, why: str) -> CantListen:
+    return CantListen(f"can't listen on {address}: {why}", _REMEDIES.get(why, ""))

@@ -133,8 +133,7 @@ def check_doors(around: Surroundings) -> Iterator[Finding]:
 
 def _refusal(address: Address, listed: Sequence[Address]) -> str | None:
     """Why an address can't be bound; None if it can. Missing folders are not created."""
-    from edge_agent.errors import AgentError
-    from edge_agent.listening import check_free
+    from edge_agent.listening import CantListen, check_free
 
     if address.path is not None:
         above = Path(address.path).parents
@@ -145,8 +144,8 @@ def _refusal(address: Address, listed: Sequence[Address]) -> str | None:
             return None
     try:
         check_free(address, listed)
-    except AgentError as error:
-        return str(error).partition("; ")[0]  # a finding has a remedy of its own
+    except CantListen as error:
+        return error.reason  # a finding has a remedy of its own
     return None
 
 
