@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import wire
-from scheduler.client.tracing import traceparent
+from scheduler import traceparent, wire
 from scheduler.core.requests import DEFAULT_PRIORITY, LEAST_WEIGHT, LOWEST_PRIORITY, MOST_WEIGHT
 from scheduler.errors import InvalidInput
 from scheduler.shared_pages import LEAST_BYTES
@@ -252,7 +251,7 @@ def infer_call(
         header["late"] = True
     if exact:
         header["exact"] = True
-    if trace := traceparent():
+    if trace := traceparent.current():
         header["trace"] = trace
     return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
 

@@ -23,8 +23,8 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
+from scheduler import traceparent
 from scheduler.client.call import infer_call, task_call
-from scheduler.client.tracing import traceparent
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
 from scheduler.core.commands import Dispatch
@@ -349,9 +349,9 @@ def test_a_programs_current_span_travels_with_its_requests():
         assert call().header["trace"] == f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
         task = task_call(1, None, "t", 1.0, "m", {"x": [1.0]}, 50, None, 3, 1.0, False)  # type: ignore[arg-type]
         assert "trace" not in task.header
-    assert traceparent() == ""
+    assert traceparent.current() == ""
 
 
 def test_without_opentelemetry_there_is_none(monkeypatch):
     monkeypatch.delitem(sys.modules, "opentelemetry.trace")
-    assert traceparent() == ""
+    assert traceparent.current() == ""

@@ -2,15 +2,12 @@
 
 The event loop only sends a small message for each traced request. Spans are made and sent by a
 process of their own, because they take many times as long as the rest of a request.
-
-Source of the header: W3C Trace Context, https://www.w3.org/TR/trace-context/
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import subprocess
 import sys
@@ -23,10 +20,9 @@ from typing import Any
 import msgpack
 import structlog
 
+from scheduler import traceparent
 from scheduler.daemon.submission import Answer
 
-_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_SAMPLED = 1
 _AGAIN_S = 10.0
 """How long a process that has ended is not replaced."""
 
@@ -59,7 +55,7 @@ class Trace:
     @property
     def parent(self) -> str:
         """What a server that this request is sent to is told, as a `traceparent`."""
-        return f"00-{self.trace_id}-{self.span_id}-01"
+        return traceparent.written(self.trace_id, self.span_id)
 
 
 class Traces:
@@ -99,7 +95,7 @@ class Traces:
             model: The model that is asked for.
             budget_ns: Its budget.
         """
-        known = _parsed(said)
+        known = traceparent.parsed(said)
         if known is not None:
             trace_id, parent_id, is_sampled = known
             if not is_sampled:
@@ -207,15 +203,3 @@ class Traces:
             log.error("traces are not delivered", endpoint=self._endpoint, reason=why)
         self._why = why
         self._again = self._loop.call_later(_AGAIN_S, self._start_again)
-
-
-def _parsed(said: Any) -> tuple[str, str, bool] | None:
-    """Trace, span, and whether it is sampled, of a `traceparent`; None for anything else."""
-    found = _TRACEPARENT.fullmatch(said) if isinstance(said, str) else None
-    if found is None:
-        return None
-    version, trace_id, span_id, flags, more = found.groups()
-    is_valid = int(trace_id, 16) and int(span_id, 16) and version != "ff"
-    if not is_valid or (version == "00" and more):  # later versions may append something
-        return None
-    return trace_id, span_id, bool(int(flags, 16) & _SAMPLED)
