@@ -11,6 +11,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from scheduler import traceparent
 from scheduler.address import default_url, parse_address
 from scheduler.client.call import (
     Options,
@@ -240,6 +241,7 @@ class AsyncClient:
                 weight=weight,
                 accept_late=accept_late,
                 exact=exact,
+                trace=traceparent.current(),
             )
         )
         return future

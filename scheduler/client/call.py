@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import traceparent, wire
+from scheduler import wire
 from scheduler.core.requests import DEFAULT_PRIORITY, LEAST_WEIGHT, LOWEST_PRIORITY, MOST_WEIGHT
 from scheduler.errors import InvalidInput
 from scheduler.shared_pages import LEAST_BYTES
@@ -209,7 +209,6 @@ def task_call(
         call_id, future, model, inputs, seconds_ms, variant=variant, priority=priority
     )
     call.header.update(t="task", task=task_id)
-    call.header.pop("trace", None)
     call.is_infer = False
     call.due_ns = call.submitted_ns + int(deadline_ms * 1e6)
     return call
@@ -227,8 +226,12 @@ def infer_call(
     weight: float = 1.0,
     accept_late: bool = False,
     exact: bool = False,
+    trace: str = "",
 ) -> Call:
     """Makes an `infer` message; its deadline counts from now.
+
+    `trace` is the `traceparent` of the caller, empty if it has none; the other arguments are those
+    of `Client.submit`.
 
     Raises:
         InvalidInput: An argument is not what it should be; the message says what is.
@@ -251,7 +254,7 @@ def infer_call(
         header["late"] = True
     if exact:
         header["exact"] = True
-    if trace := traceparent.current():
+    if trace:
         header["trace"] = trace
     return Call(call_id, future, header, buffers, now_ns, deadline_ns, bool(accept_late))
 

@@ -10,6 +10,7 @@ from itertools import count
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from scheduler import traceparent
 from scheduler.address import default_url, parse_address
 from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.client.call import (
@@ -234,6 +235,7 @@ class Client:
                 weight=weight,
                 accept_late=accept_late,
                 exact=exact,
+                trace=traceparent.current(),
             )
         )
         return future

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from copy import copy
 from typing import Any
 
+from scheduler import traceparent
 from scheduler.client.call import infer_call
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.daemon.submission import Answer
@@ -62,6 +63,7 @@ class DirectDoor:
             weight=weight,
             accept_late=accept_late,
             exact=exact,
+            trace=traceparent.current(),
         )
         body = memoryview(b"".join(call.buffers))
         self._loop.call_soon_threadsafe(self._submit, call.header, body, call.deadline_ns, future)

@@ -23,8 +23,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
-from scheduler import traceparent
-from scheduler.client.call import infer_call, task_call
+from scheduler import AsyncClient, Client, traceparent
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
 from scheduler.core.commands import Dispatch
@@ -37,7 +36,11 @@ from scheduler.daemon.submission import Answer, Submission
 from scheduler.daemon.tracing import traces as module
 from scheduler.daemon.tracing.exporter import Deliveries, FirstWords, spans_of
 from scheduler.daemon.tracing.traces import Traces
+from scheduler.ingress.oip.box import Box
+from scheduler.ingress.oip.request import Terms
+from scheduler.tenants import ANYONE
 from tests.collector import Collector, told
+from tests.fake_box import FakeBox, image
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
@@ -338,18 +341,38 @@ def test_a_box_that_lacks_what_sends_traces_says_how_to_get_it(monkeypatch, tmp_
 # -- the caller's span
 
 
-def test_a_programs_current_span_travels_with_its_requests():
-    def call() -> Any:
-        return infer_call(1, None, "m", {"x": [1.0]}, 50)  # type: ignore[arg-type]
+def test_a_programs_current_span_travels_with_its_requests(box: FakeBox) -> None:
+    async def infer() -> None:
+        async with AsyncClient(box.url) as client:
+            await client.infer("digits", image(2), deadline_ms=60_000)
 
+    accepted = {"task": "a", "new": True}
+    box.on_task = lambda peer, asked: peer.send(
+        {"t": "reply", "id": asked["id"], "value": accepted}
+    )
     tracer = TracerProvider().get_tracer("app")
-    assert "trace" not in call().header
-    with tracer.start_as_current_span("frame") as span:
-        context = span.get_span_context()
-        assert call().header["trace"] == f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
-        task = task_call(1, None, "t", 1.0, "m", {"x": [1.0]}, 50, None, 3, 1.0, False)  # type: ignore[arg-type]
-        assert "trace" not in task.header
+    with Client(box.url) as client:
+        client.infer("digits", image(0), deadline_ms=60_000)
+        with tracer.start_as_current_span("frame") as span:
+            client.infer("digits", image(1), deadline_ms=60_000)
+            asyncio.run(infer())
+            client.submit("digits", image(3), deadline_s=60, durable=True)
+    context = span.get_span_context()
+    own = f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
+    assert [header.get("trace") for _, header in box.wait("infer", 3)] == [None, own, own]
+    assert ["trace" in header for _, header in box.wait("task")] == [False]
     assert traceparent.current() == ""
+
+
+def test_a_door_passes_on_what_its_caller_says_and_has_no_span_of_its_own() -> None:
+    async def traces() -> list[Any]:
+        door = Box("unix:///nowhere")
+        terms = Terms(ANYONE, 50, 50, trace=SAMPLED), Terms(ANYONE, 50, 50)
+        calls = [door.call("m", {"x": [1.0]}, None, each, lambda _: None) for each in terms]
+        return [call.header.get("trace") for call in calls]
+
+    with TracerProvider().get_tracer("app").start_as_current_span("frame"):
+        assert asyncio.run(traces()) == [SAMPLED, None]
 
 
 def test_without_opentelemetry_there_is_none(monkeypatch):

@@ -18,6 +18,7 @@ from scheduler.errors import ModelNotFound
 from scheduler.ingress.oip import box as oip_box
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import LEAST_MS
+from scheduler.ingress.oip.request import Terms
 from scheduler.tenants import ANYONE, Tenant
 from tests.fake_box import FakeBox, ignore
 from tests.waiting import PATIENCE_S
@@ -29,7 +30,8 @@ async def told_ms(deadline_ms: float, way_out_ms: float) -> float:
     for _ in range(200):
         box.way_out.observe(int(way_out_ms * 1e6))
     inputs = {"x": np.zeros(1, np.float32)}
-    call = box.call("noop", inputs, deadline_ms, None, None, False, False, ANYONE, lambda _: None)
+    terms = Terms(ANYONE, deadline_ms, deadline_ms)
+    call = box.call("noop", inputs, None, terms, lambda _: None)
     return (call.deadline_ns - call.submitted_ns) / 1e6
 
 
@@ -55,8 +57,8 @@ def test_a_deadline_that_is_over_at_once_is_said_as_a_caller_gave_it(
         box = Box(fake.url)
         await box.ask("models")
         inputs = {"x": np.zeros(1, np.float32)}
-        args = (deadline_ms, None, None, False, False, ANYONE, answers.append)
-        box.start([box.call("digits", inputs, *args)])
+        terms = Terms(ANYONE, deadline_ms, deadline_ms)
+        box.start([box.call("digits", inputs, None, terms, answers.append)])
         box.close()
         return str(answers[0])
 
@@ -75,9 +77,8 @@ def test_who_hangs_up_leaves_no_tensors(tmp_path: Path) -> None:
         box = Box(fake.url)
         await box.ask("models")
         x = np.zeros(1, np.float32)
-        call = box.call(
-            "digits", {"x": x}, 60_000, None, None, False, False, ANYONE, lambda _: None
-        )
+        terms = Terms(ANYONE, 60_000, 60_000)
+        call = box.call("digits", {"x": x}, None, terms, lambda _: None)
         box.start([call])
         box.cancel(call.id)
         box.close()

@@ -16,8 +16,8 @@ from tritonclient.grpc import service_pb2 as pb
 from scheduler.errors import ExecutionFailed, InvalidInput
 from scheduler.ingress.grpc.messages import put, values_of
 from scheduler.ingress.oip.box import Box, ModelInfo
-from scheduler.ingress.oip.inference import Inference, Inferred, Terms
-from scheduler.ingress.oip.request import InferRequest
+from scheduler.ingress.oip.inference import Inference, Inferred
+from scheduler.ingress.oip.request import InferRequest, Terms
 from scheduler.tenants import ANYONE
 from scheduler.wire import Header
 from tests.fake_box import FakeBox, Peer
@@ -48,7 +48,7 @@ def test_a_batch_of_wrong_inputs_is_told_what_is_wrong_with_them(
             ended: asyncio.Future[Inferred | BaseException] = loop.create_future()
             arrays = {name: np.asarray(array) for name, array in inputs.items()}
             request = InferRequest("line-a", "", "", {}, arrays)
-            terms = Terms(ANYONE, 1000.0, None, False)
+            terms = Terms(ANYONE, 1000.0, 1000.0)
             Inference(box, await box.model("line-a"), request, terms, 8, ended.set_result)
             error = await ended
             box.close()
@@ -73,7 +73,7 @@ def test_items_whose_outputs_make_no_tensor_fail_and_disturb_nobody(tmp_path: Pa
     async def ask(box: Box, items: int) -> Inferred | BaseException:
         ended: asyncio.Future[Inferred | BaseException] = asyncio.get_running_loop().create_future()
         request = InferRequest("boxes", "", "", {}, {"x": np.zeros((items, 4), np.float32)})
-        terms = Terms(ANYONE, 10_000.0, None, False)
+        terms = Terms(ANYONE, 10_000.0, 10_000.0)
         Inference(box, info, request, terms, 8, ended.set_result)
         return await asyncio.wait_for(ended, PATIENCE_S)
 

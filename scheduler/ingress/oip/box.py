@@ -14,8 +14,10 @@ from scheduler.client.connection import Overhead
 from scheduler.client.exchange import Exchange
 from scheduler.client.late_endings import in_callers_terms
 from scheduler.core.names import or_which
+from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.ingress.oip.deadlines import LEAST_MS
+from scheduler.ingress.oip.request import Terms
 from scheduler.result import Result
 from scheduler.tenants import OWNER, Tenant
 
@@ -138,44 +140,37 @@ class Box:
         self,
         model: str,
         inputs: Mapping[str, Any],
-        deadline_ms: float,
         variant: str | None,
-        priority: int | None,
-        accept_late: bool,
-        exact: bool,
-        tenant: Tenant,
+        terms: Terms,
         on_end: OnEnd,
-        given_ms: float | None = None,
     ) -> Call:
         """Builds the request for one item, for `start`, after which `on_end` is called once.
-
-        `deadline_ms` is what the door has left of the caller's deadline, which was `given_ms`.
 
         Raises:
             InvalidInput: An argument is wrong.
             Overloaded: The scheduler has told this tenant to wait, and that time is not over.
         """
+        tenant, priority = terms.tenant, terms.priority
         self.check_rested(tenant)
 
         def ended(answer: Result | BaseException) -> None:
             if isinstance(answer, Overloaded):
                 self._note_rest(tenant.name, answer)
-            on_end(self._in_callers_terms(answer, given_ms or deadline_ms, call))
+            on_end(self._in_callers_terms(answer, terms.given_ms, call))
 
         call = infer_call(
             next(self._ids),
             _Reply(ended),
             model,
             inputs,
-            max(deadline_ms - self._allowance_ms(deadline_ms), LEAST_MS),
+            max(terms.deadline_ms - self._allowance_ms(terms.deadline_ms), LEAST_MS),
             variant=variant,
-            priority=tenant.priority(priority),
-            accept_late=accept_late,
-            exact=exact,
+            priority=DEFAULT_PRIORITY if priority is None else tenant.priority(priority),
+            accept_late=terms.accept_late,
+            exact=terms.exact,
+            trace=terms.trace,
         )
         call.header["tenant"] = tenant.name
-        if priority is None:
-            call.header.pop("priority", None)
         return call
 
     def _in_callers_terms(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,32 +16,8 @@ from scheduler.core.outcomes import Outcome
 from scheduler.datatypes import for_model
 from scheduler.errors import ExecutionFailed, InvalidInput, ModelNotFound
 from scheduler.ingress.oip.box import Box, ModelInfo
-from scheduler.ingress.oip.request import InferRequest
+from scheduler.ingress.oip.request import InferRequest, Terms
 from scheduler.result import Result, Timing
-from scheduler.tenants import Tenant
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Who asks, by when, and how urgently.
-
-    Attributes:
-        tenant: Who asks.
-        deadline_ms: The deadline, in milliseconds from now.
-        priority: 0 (first) to 7; None for the tenant's default.
-        accept_late: Whether a result after the deadline is wanted.
-        exact: Whether the answer must be for exactly the inputs of the request.
-        given_ms: The deadline that the caller gave, if the door has taken a part of it already.
-        trace: The `traceparent` of the caller; empty if it gave none.
-    """
-
-    tenant: Tenant
-    deadline_ms: float
-    priority: int | None
-    accept_late: bool
-    exact: bool = False
-    given_ms: float | None = None
-    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +104,9 @@ class Inference:
     ) -> Call:
         if size is not None and size > 1:
             inputs = {n: np.atleast_1d(array)[index : index + 1] for n, array in inputs.items()}
-        call = self._box.call(
-            request.model,
-            inputs,
-            terms.deadline_ms,
-            request.version or None,
-            terms.priority,
-            terms.accept_late,
-            terms.exact,
-            terms.tenant,
-            lambda answer: self._take(index, answer),
-            terms.given_ms,
-        )
-        if terms.trace:
-            call.header["trace"] = terms.trace
-        return call
+        variant = request.version or None
+        take = partial(self._take, index)
+        return self._box.call(request.model, inputs, variant, terms, take)
 
     def _take(self, index: int, answer: Result | BaseException) -> None:
         on_end = self._on_end

@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from scheduler.errors import InvalidInput
+from scheduler.tenants import Tenant
 
 Parameters = Mapping[str, Any]
 
@@ -87,6 +88,29 @@ class InferRequest:
     encoded: dict[str, EncodedInput] = field(default_factory=dict)
     restore_ns: int = 0
     waited_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Who asks, by when, and how urgently.
+
+    Attributes:
+        tenant: Who asks.
+        given_ms: The deadline that the caller gave, in milliseconds.
+        deadline_ms: What the door has left of it, from now.
+        priority: 0 (first) to 7; None for the tenant's default.
+        accept_late: Whether a result after the deadline is wanted.
+        exact: Whether the answer must be for exactly the inputs of the request.
+        trace: The `traceparent` of the caller; empty if it gave none.
+    """
+
+    tenant: Tenant
+    given_ms: float
+    deadline_ms: float
+    priority: int | None = None
+    accept_late: bool = False
+    exact: bool = False
+    trace: str = ""
 
 
 def integer(parameters: Parameters, name: str) -> int:

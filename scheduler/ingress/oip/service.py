@@ -11,9 +11,9 @@ from scheduler.errors import DeadlineExpired, Unavailable
 from scheduler.ingress.oip.box import Box, ModelInfo
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact
-from scheduler.ingress.oip.inference import Inferred, Terms
+from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outputs import OutputTensor, output_tensors
-from scheduler.ingress.oip.request import InferRequest, Parameters, flag
+from scheduler.ingress.oip.request import InferRequest, Parameters, Terms, flag
 from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import Tenant
 
@@ -117,11 +117,11 @@ class Service:
         given_ms = deadline_ms(parameters, headers, grpc_s, model, tenant, self.defaults)
         return Terms(
             tenant,
+            given_ms,
             left_ms(given_ms, request.waited_ns + request.restore_ns),
             priority(parameters, headers),
             flag(parameters, headers, "accept_late"),
             is_exact(request, headers),
-            given_ms,
             headers.get("traceparent", "")[:_TRACE_CHARS],
         )
 
