@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import httptools
+import structlog
 
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.held import Held
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
 
 _LINGER_S = 2.0
 """How long to discard what a refused client still sends, so that it can read the answer."""
+
+log = structlog.get_logger()
+
+
+def log_failure(error: BaseException) -> None:
+    """Logs a mistake of the door's own."""
+    log.error("request failed in the door", error=repr(error), exc_info=error)
 
 
 class Turn:
@@ -247,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._feed(rest)
         except httptools.HttpParserCallbackError as error:
             incoming.refusal = InvalidInput("the request can't be parsed")
-            self._door.log_failure(error.__context__ or error)
+            log_failure(error.__context__ or error)
         except httptools.HttpParserError as error:
             if incoming.refusal is None:
                 incoming.refusal = InvalidInput(f"not HTTP/1.1: {error}")

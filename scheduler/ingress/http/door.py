@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from scheduler.errors import Forbidden, Unauthorized
 from scheduler.ingress.certificates import DoorContext, certificate_names
 from scheduler.ingress.held import Held
@@ -24,8 +22,6 @@ from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp
 from scheduler.tenants import OWNER, Access, Tenant
 
 _SCRATCH_BYTES = 64 * 1024
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -181,10 +177,6 @@ class HttpDoor:
         tenant = tenant_of(self.access, said, caller.certificates)
         caller.known = said, self.access, tenant
         return tenant
-
-    def log_failure(self, error: BaseException) -> None:
-        """Logs an unexpected error."""
-        log.error("request failed in the door", error=repr(error), exc_info=error)
 
     # -- shutdown
 

@@ -39,7 +39,7 @@ class EmbeddedDoor:
         host_names: Iterable[str] = (),
     ) -> None:
         """Open, on the running loop."""
-        routes = Routes(service, limits, lambda error: self._door.log_failure(error))
+        routes = Routes(service, limits)
         self._door = HttpDoor(limits, access, routes.serve, host_names=host_names)
         self._compat = service.compat
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.ingress.http.coding import accepted_coding, encoded
-from scheduler.ingress.http.connection import Turn
+from scheduler.ingress.http.connection import Turn, log_failure
 from scheduler.ingress.http.messages import Response, as_refusal
 from scheduler.ingress.oip.outcomes import is_unexpected, refusal_of
 from scheduler.ingress.oip.service import Service
@@ -27,13 +27,11 @@ class Responder:
 
     Args:
         service: The settings and state that the doors share.
-        log_failure: Logs an unexpected error.
     """
 
-    def __init__(self, service: Service, log_failure: Callable[[BaseException], None]) -> None:
+    def __init__(self, service: Service) -> None:
         """Starts with no turns."""
         self.service = service
-        self._log_failure = log_failure
         self._tasks: set[asyncio.Task[None]] = set()
         self._coders = ThreadPoolExecutor(_CODERS, "coder", initializer=_stand_back)
 
@@ -44,7 +42,7 @@ class Responder:
     def refuse(self, turn: Turn, error: BaseException) -> None:
         """Answers a turn with an error."""
         if is_unexpected(error):
-            self._log_failure(error)
+            log_failure(error)
         turn.answer(as_refusal(refusal_of(error, self.service.compat)))
 
     def finish(self, turn: Turn, response: Response) -> None:

@@ -40,17 +40,11 @@ class Routes:
     Args:
         service: The settings and state that the doors share.
         limits: The limits of the door.
-        log_failure: Logs an unexpected error.
     """
 
-    def __init__(
-        self,
-        service: Service,
-        limits: HttpLimits,
-        log_failure: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, service: Service, limits: HttpLimits) -> None:
         """Starts with no requests."""
-        self._responder = Responder(service, log_failure)
+        self._responder = Responder(service)
         self._infer = InferResponder(self._responder, limits)
         self._box = service.box
         self._service = service

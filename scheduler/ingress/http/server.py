@@ -41,7 +41,7 @@ class HttpServer:
     ) -> None:
         """Closed until `open`."""
         limits = http_limits(config)
-        routes = Routes(service, limits, lambda error: self._door.log_failure(error))
+        routes = Routes(service, limits)
         self._door = HttpDoor(limits, access, routes.serve, service.compat, config.doors.host_names)
         self._sockets = sockets
         if config.tls is not None:
