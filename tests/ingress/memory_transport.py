@@ -22,7 +22,6 @@ LIMITS = HttpLimits(
     held_bytes=600_000,
     connections=3,
     pipelined=4,
-    items=8,
     request_s=0.05,
     idle_s=60,
 )

@@ -84,7 +84,7 @@ def with_door(
             memory or SharedMemory(None),
             defaults,
             "laxity",
-            LIMITS.items,
+            8,
             "info",
             LIMITS.body_bytes,
             no_orders=no_orders,

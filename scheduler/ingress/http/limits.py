@@ -19,7 +19,6 @@ class HttpLimits:
         held_bytes: Size of all bodies being received or waiting for their answer.
         connections: Open connections; an idle one is closed for a new one.
         pipelined: Requests of one connection in flight at once.
-        items: The batch dimension of one request.
         request_s: How long a request may take to arrive, plus the time of its body at the least
             rate; also how long a client may read an answer below that rate.
         idle_s: How long a connection may be idle.
@@ -31,7 +30,6 @@ class HttpLimits:
     held_bytes: int
     connections: int
     pipelined: int
-    items: int
     request_s: float
     idle_s: float
 

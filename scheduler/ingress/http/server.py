@@ -97,7 +97,6 @@ def http_limits(config: Config) -> HttpLimits:
         held_bytes=doors.held_mb * 10**6,
         connections=limits.connections,
         pipelined=_PIPELINED,
-        items=doors.items,
         request_s=doors.request_s,
         idle_s=doors.idle_s,
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scheduler.client.call import Call
 from scheduler.core.outcomes import Outcome
 from scheduler.datatypes import for_model
-from scheduler.errors import ExecutionFailed, InvalidInput, ModelNotFound
+from scheduler.errors import ExecutionFailed, InvalidInput
 from scheduler.ingress.oip.box import Box, ModelInfo
 from scheduler.ingress.oip.request import InferRequest, Terms
 from scheduler.result import Result, Timing
@@ -58,7 +58,7 @@ class Inference:
 
     Args:
         box: The scheduler.
-        info: The model's signature.
+        info: The model's signature; the version of the request is one of its variants.
         request: The request.
         terms: Who asks, and by when.
         most_items: How many items its batch may have.
@@ -80,7 +80,7 @@ class Inference:
         on_end: OnEnd,
     ) -> None:
         """Sends every item."""
-        _check_names(info, request)
+        _check_outputs(info, request)
         inputs = _for_model(info, request.inputs)
         self._box = box
         self._on_end: OnEnd | None = on_end
@@ -130,12 +130,7 @@ class Inference:
                 on_end(inferred)
 
 
-def _check_names(info: ModelInfo, request: InferRequest) -> None:
-    if request.version and request.version not in info.variants:
-        raise ModelNotFound(
-            f"model {info.name!r} has no version {request.version!r}; "
-            f"it has {', '.join(info.variants)}"
-        )
+def _check_outputs(info: ModelInfo, request: InferRequest) -> None:
     outputs = {spec["name"] for spec in info.outputs}
     for wanted in request.outputs:
         if wanted.name not in outputs:
