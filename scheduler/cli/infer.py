@@ -19,7 +19,7 @@ from scheduler.cli.inputs import Prepared, load_inputs, parse_source
 from scheduler.cli.models import model_called
 from scheduler.cli.places import check_places
 from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
-from scheduler.client.call import MAX_DEADLINE_MS, MAX_TASK_MS, checked_deadline_ms
+from scheduler.client.arguments import MAX_DEADLINE_MS, MAX_TASK_MS, checked_deadline_ms
 from scheduler.client.sync_client import Client
 from scheduler.core.requests import DEFAULT_PRIORITY, LOWEST_PRIORITY
 from scheduler.errors import InvalidInput, RequestEnded

@@ -15,7 +15,7 @@ from rich.progress import DownloadColumn, Progress, TaskID, TextColumn, Transfer
 
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
-from scheduler.client.call import token_to_send
+from scheduler.client.arguments import token_to_send
 from scheduler.errors import LaxityError
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler import traceparent
 from scheduler.address import default_url, parse_address
-from scheduler.client.call import (
+from scheduler.client.arguments import (
     Options,
     checked_timeout_s,
-    infer_call,
     milliseconds,
     no_task_id,
     token_to_send,
 )
+from scheduler.client.call import infer_call
 from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
 from scheduler.client.input_names import InputNames, question_of_frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduler.client.call import (
+from scheduler.client.arguments import (
     MAX_DEADLINE_MS,
     MAX_TASK_MS,
     Options,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from scheduler import traceparent
 from scheduler.address import default_url, parse_address
-from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
-from scheduler.client.call import (
+from scheduler.client.arguments import (
     Options,
     checked_timeout_s,
-    infer_call,
     milliseconds,
     no_task_id,
     token_to_send,
 )
+from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
+from scheduler.client.call import infer_call
 from scheduler.client.exchange_thread import ExchangeThread
 from scheduler.client.frames import check_map, results
 from scheduler.client.input_names import InputNames, question_of_frame

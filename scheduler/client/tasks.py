@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from scheduler.client.call import Call, Future, as_float, is_number, question_call, task_call
+from scheduler.client.arguments import as_float, is_number
+from scheduler.client.call import Call, Future, question_call, task_call
 from scheduler.errors import InvalidInput, Overloaded, ProtocolError, Unavailable
 from scheduler.result import Result
 

@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.client.call import MAX_DEADLINE_MS
+from scheduler.client.arguments import MAX_DEADLINE_MS
 from scheduler.config.box import LimitsConfig
 from scheduler.config.doors import DoorsConfig
 from scheduler.core.requests import LOWEST_PRIORITY
