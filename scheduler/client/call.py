@@ -36,9 +36,6 @@ class Future(Protocol):
     def set_exception(self, exception: Any, /) -> None:
         """Ends it with an error."""
 
-    def done(self) -> bool:
-        """Whether it has ended."""
-
     def cancel(self) -> bool:
         """Ends it as cancelled."""
 

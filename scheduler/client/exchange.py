@@ -43,7 +43,7 @@ _FILLS_WRITE_BYTES = 65_536
 class Exchange:
     """Sends calls, ends each exactly once, and keeps a connection open while it is needed.
 
-    Calls whose body or answer exceeds `large_bytes` use a second connection.
+    Calls whose body or answer is large use a second connection.
 
     Attributes:
         losses: How often a daemon was lost or began to drain; the next one may have other models.
@@ -55,7 +55,6 @@ class Exchange:
         url: str,
         token: str | None,
         tls: Tls | None = None,
-        large_bytes: float | None = None,
         first: Exchange | None = None,
     ) -> None:
         """Connects on the first call or on `connect`.
@@ -65,8 +64,7 @@ class Exchange:
             url: The daemon's address.
             token: Shown to the daemon.
             tls: For a `tls://` address.
-            large_bytes: Bodies of more bytes than this are large; None for what suits the address.
-            first: The one whose large calls this one carries.
+            first: The one whose large calls this one carries; None if it has others carry its own.
 
         Raises:
             AddressError: The URL is not a valid address of a daemon.
@@ -80,11 +78,10 @@ class Exchange:
         self._connections: set[Connection] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._inbox: Inbox[Call | int] = Inbox(loop, self._take)
-        if large_bytes is None:
-            large_bytes = LARGE_BYTES if self._dialer.is_local else LARGE_BYTES_TCP
+        large_bytes = LARGE_BYTES if self._dialer.is_local else LARGE_BYTES_TCP
         self._large = LargeCalls(
-            lambda: Exchange(loop, url, token, tls, math.inf, self),
-            large_bytes,
+            lambda: Exchange(loop, url, token, tls, self),
+            large_bytes if first is None else math.inf,
             self._dialer.is_local,
         )
         self._first = first

@@ -106,9 +106,6 @@ class _Reply:
     def set_exception(self, exception: Any, /) -> None:
         self._end(exception)
 
-    def done(self) -> bool:
-        return self._on_end is None
-
     def cancel(self) -> bool:
         self._end(asyncio.CancelledError("the box is shutting down"))
         return True
