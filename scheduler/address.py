@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -114,6 +115,12 @@ def default_url() -> str:
     if not Path(str(own.path)).exists() and SYSTEM_SOCKET.exists():
         return f"unix://{SYSTEM_SOCKET}"
     return str(own)
+
+
+def door_for_others(doors: Iterable[Address]) -> Address | None:
+    """The first native door that other machines reach, or else one that other programs here do."""
+    found = [door for door in doors if door.scheme != "unix"]
+    return next((door for door in found if not door.is_local), next(iter(found), None))
 
 
 def no_listening(address: Address, error: OSError) -> OSError:

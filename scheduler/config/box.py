@@ -264,6 +264,12 @@ class Config(Section):
         return () if self.devices == "auto" else self.devices
 
     @property
+    def shown_token_file(self) -> Path | None:
+        """The file of the token that this box shows to others of its site; None without one."""
+        own = self.neighbours.token_file if self.neighbours is not None else None
+        return own or self.token_file
+
+    @property
     def journal_dir(self) -> Path:
         """The folder of the journal."""
         return self.journal.dir or self.state_dir / "journal"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from scheduler.address import Address, parse_address
+from scheduler.address import door_for_others, parse_address
 from scheduler.config.box import Config
 from scheduler.config.problems import ConfigError, Problem
 from scheduler.core.limits import Limits
@@ -124,8 +124,7 @@ def token_for_others(config: Config) -> str | None:
     Raises:
         ConfigError: It can't be read.
     """
-    own = config.neighbours.token_file if config.neighbours is not None else None
-    file = own or config.token_file
+    file = config.shown_token_file
     return None if file is None else read_token(file)
 
 
@@ -148,14 +147,8 @@ def neighbours_of(
         asked.name,
         asked.join,
         asked.advertise,
-        _door_for_others(addresses),
+        door_for_others(map(parse_address, addresses)),
         token_for_others(config),
         metadata.version("laxity"),
     )
     return Neighbours(driver, options, is_loaded)
-
-
-def _door_for_others(addresses: Sequence[str]) -> Address | None:
-    """The first native door that other machines reach, or else one that other programs here do."""
-    doors = [door for door in map(parse_address, addresses) if door.scheme != "unix"]
-    return next((door for door in doors if not door.is_local), next(iter(doors), None))

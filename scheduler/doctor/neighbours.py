@@ -19,7 +19,7 @@ from cryptography.x509 import (
 )
 
 from scheduler import wire
-from scheduler.address import Address, plainly
+from scheduler.address import Address, door_for_others, plainly
 from scheduler.client.asking import ask
 from scheduler.client.connection import Connection
 from scheduler.client.tls import TlsFailure
@@ -57,8 +57,7 @@ async def _call_all(config: Config, join: Sequence[Address]) -> list[Finding]:
     if not join:
         return [Finding("neighbours", "good", "none is to be joined: others may join this box")]
     try:
-        assert config.neighbours is not None
-        file = config.neighbours.token_file or config.token_file
+        file = config.shown_token_file
         token = None if file is None else read_token(file)
     except ConfigError:
         return []  # reported by the check of files
@@ -134,9 +133,7 @@ def _certified(config: Config) -> Iterator[Finding]:
     """Looks for the address at which others see this box in its certificate."""
     assert config.neighbours is not None
     own = config.neighbours.advertise
-    doors = [door for door in config.listen.native if door.scheme != "unix"]
-    door = next((door for door in doors if not door.is_local), next(iter(doors), None))
-    seen = own or door
+    seen = own or door_for_others(config.listen.native)
     if config.tls is None or seen is None or seen.scheme != "tls":
         return  # none is shown, or that of a proxy
     try:

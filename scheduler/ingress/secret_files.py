@@ -60,8 +60,8 @@ def groups_of(config: Config) -> list[FileGroup]:
     if (tls := config.tls) is not None:
         named = {"cert": tls.cert, "key": tls.key, "client_ca": tls.client_ca}
         found.append(FileGroup("certificates", _given(named), _wrong_certificates, _put_tls))
-    if (boxes := config.neighbours) is not None:
-        shown = _given({"token_file": boxes.token_file or config.token_file})
+    if config.neighbours is not None:
+        shown = _given({"token_file": config.shown_token_file})
         found.append(FileGroup("token for other boxes", shown, _wrong_shown, _put_shown))
     for cloud in config.cloud:
         files = {**_given({"token_file": cloud.token_file}), **_tls_files(cloud)}
