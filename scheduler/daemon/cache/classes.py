@@ -28,6 +28,7 @@ class CacheClass:
         model: The model's name.
         digest: The digest of its files.
         ttl_ns: How long an answer is kept.
+        ttl_ms: The same, as Redis takes it: at least 1.
         most_bytes: Largest answer that is kept.
         outputs: The model's outputs, by name.
         variants: The variants that may answer.
@@ -45,6 +46,7 @@ class CacheClass:
         """Knows no frames yet."""
         self.model, self.digest = kind.model, card.digest
         self.ttl_ns = int((rules.ttl_s or settings.ttl_s) * 1e9)
+        self.ttl_ms = max(1, self.ttl_ns // 1_000_000)
         self.most_bytes = (rules.max_kb or settings.max_value_kb) * 1000
         self.outputs: dict[str, TensorSpec] = {s.name: s for s in card.signature.outputs}
         self.variants = frozenset(card.variants if kind.variant is None else (kind.variant,))

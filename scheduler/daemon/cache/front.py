@@ -26,8 +26,6 @@ TARGET = "cache"
 TARGET_NEAR = "cache (near)"
 TARGET_RUNNING = "cache (running)"
 
-_NS_PER_MS = 1_000_000
-
 
 class ResultCache:
     """Takes requests in the driver's place.
@@ -299,7 +297,7 @@ class ResultCache:
         if self._lookups is not None:
             self._lookups.store(flight, value)
         if self._central is not None:
-            self._central.put(kind.model, key, value, max(1, kind.ttl_ns // _NS_PER_MS))
+            self._central.put(kind.model, key, value, kind.ttl_ms)
 
     # -- answers
 

@@ -96,8 +96,7 @@ class Lookups:
     def store(self, flight: Flight, value: bytes) -> None:
         """Writes an answer for all boxes."""
         kind = flight.kind
-        ttl_ms = max(1, kind.ttl_ns // _NS_PER_MS)
-        self.shared.store(kind.model, flight.key, value, ttl_ms, flight.claimed)
+        self.shared.store(kind.model, flight.key, value, kind.ttl_ms, flight.claimed)
         self._unclaim(flight)
 
     def release(self, flight: Flight) -> None:
@@ -207,14 +206,7 @@ class Lookups:
         self._memory.put(flight.key, kept, now_ns + min(ttl_ns, kind.ttl_ns), now_ns)
         return kept
 
-    # -- events of the link
-
-    def on_open(self) -> None:
-        """Nothing to do: answers removed while the link was down leave memory when they expire.
-
-        Clearing the memory instead would cost the box its answers whenever the link is lost, which
-        happens first to an overloaded box.
-        """
+    # -- changes in Redis
 
     def on_lost(self) -> None:
         """Ends the waits for other boxes: nobody would notify this one of their answers."""

@@ -13,7 +13,7 @@ from redis.exceptions import AskError, ResponseError
 
 from scheduler.config.cache import IN_CLUSTER
 from scheduler.daemon.cache.entries import FORMAT
-from scheduler.daemon.cache.redis_link import RedisLink, RedisListener, Replies
+from scheduler.daemon.cache.redis_link import RedisLink, Replies
 
 _PREFIX = b"laxity:%d:" % FORMAT
 _CLAIM = b"claim:"
@@ -47,8 +47,14 @@ def redis_key(model: str, key: bytes) -> bytes:
     return b"%s%s:%s" % (_PREFIX, model.encode(), key.hex().encode())
 
 
-class SharedListener(RedisListener, Protocol):
+class SharedListener(Protocol):
     """Receives changes of answers and claims, by key."""
+
+    def on_lost(self) -> None:
+        """No more changes are told of; every `OnFound` has been called."""
+
+    def on_changed(self, keys: Iterable[bytes] | None) -> None:
+        """Others have written or removed these answers; None means possibly all of them."""
 
     def on_released(self, keys: Iterable[bytes]) -> None:
         """Claims were given back, or have expired."""
@@ -60,7 +66,7 @@ class SharedTier:
     Args:
         url: The Redis, as redis-py takes it.
         timeout_s: How long a reply may take before Redis counts as lost.
-        listener: Receives the events of the link, and changes of answers and claims.
+        listener: Receives changes of answers and claims.
 
     Attributes:
         link: The connection.
@@ -138,8 +144,11 @@ class SharedTier:
     # -- events of the link
 
     def on_open(self) -> None:
-        """The link is open."""
-        self._listener.on_open()
+        """Nothing to do: answers removed while the link was down leave memory when they expire.
+
+        Clearing the memory instead would cost the box its answers whenever the link is lost, which
+        happens first to an overloaded box.
+        """
 
     def on_lost(self) -> None:
         """The link is lost."""
