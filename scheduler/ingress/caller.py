@@ -59,17 +59,16 @@ class Caller:
             self.tenant = OWNER
 
     def look_again(self, access: Access) -> None:
-        """Finds out who it is by changed access rules.
+        """Finds out who it is by changed access rules; for a client that is known, and no door.
 
         Raises:
             Unauthorized: Neither its token nor its certificate is known any more.
             Forbidden: It is another box, and its tenant may not have those any more.
         """
-        if not self.is_known or self.is_door or not access.required:
-            return
-        self._look_up(access)
-        if self.is_box:
-            self.tenant.check_scope("peer")
+        if access.required:
+            self._look_up(access)
+            if self.is_box:
+                self.tenant.check_scope("peer")
 
     def _look_up(self, access: Access) -> None:
         self.tenant = access.by_token_or_certificate(self._token, self._names)

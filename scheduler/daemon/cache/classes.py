@@ -103,7 +103,7 @@ class CacheClasses:
         """The p95 latency at batch 1 on the fastest target; None if no target runs the model."""
         return min(
             (
-                samples[min(len(samples) - 1, int(_P95 * len(samples)))]
+                samples[int(_P95 * len(samples))]
                 for (_, model, variant), offer in self._catalog.offers.items()
                 if model == found.model and variant in found.variants
                 for samples in (offer.latency_ns[1],)

@@ -114,4 +114,5 @@ class Extreme:
 
 
 def _quantile(ordered: list[float], share: float) -> float:
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+    """That of sorted samples, for a share below 1."""
+    return ordered[int(share * len(ordered))] if ordered else 0.0
