@@ -200,7 +200,7 @@ class Database:
 
     def _check_room(self, task: NewTask, size: int) -> None:
         bounds = self._bounds
-        tasks, held = map(sum, zip((0, 0), *self._use.values(), strict=True))
+        tasks, held = self.use()
         if tasks >= bounds.tasks:
             text = f"{bounds.tasks} tasks are kept already (durable.max_tasks), {_KEPT}"
             raise Overloaded(text, {"limit": "tasks"})

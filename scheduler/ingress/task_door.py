@@ -114,8 +114,10 @@ class TaskDoor:
             refusal = error.with_traceback(None)
 
             def known(found: bool | LaxityError) -> None:
-                kept = found is True or isinstance(found, TaskConflict)
-                answer(_not_new(found) if kept else refusal)
+                if isinstance(found, TaskConflict):
+                    answer(found)
+                else:
+                    answer(False if found is True else refusal)
 
             self.desk.known(tenant.name, id_, asked, known)
 
@@ -177,10 +179,6 @@ def closed_for_tasks() -> Unavailable:
     """The error of a box that keeps no durable tasks."""
     text = "this box keeps no durable tasks (durable: {enabled: true} would)"
     return Unavailable(text, {"durable": False})
-
-
-def _not_new(found: bool | LaxityError) -> bool | LaxityError:
-    return False if found is True else found
 
 
 def _wait_ns(header: Header) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -44,16 +43,14 @@ class Callers:
             if context.peer().startswith("unix:"):
                 return OWNER
             return tenant_of(self.access, None, ())
-        said = self.headers(context).get("authorization")
+        said = headers_of(context).get("authorization")
         return tenant_of(self.access, said, _certificate_names(context))
 
-    def headers(self, context: Any) -> Mapping[str, str]:
-        """The call's metadata."""
-        return _metadata(context.invocation_metadata())
 
-
-def _metadata(metadata: Any) -> dict[str, str]:
-    return {key: value for key, value in metadata or () if isinstance(value, str)}
+def headers_of(context: Any) -> dict[str, str]:
+    """The metadata of a call, except for what is binary."""
+    metadata = context.invocation_metadata() or ()
+    return {key: value for key, value in metadata if isinstance(value, str)}
 
 
 def _certificate_names(context: Any) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
-from scheduler.ingress.grpc.callers import Callers, abort
+from scheduler.ingress.grpc.callers import Callers, abort, headers_of
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.admin import Admin
@@ -229,7 +229,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
             raise Unavailable("the box is shutting down")
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
-        headers = self._callers.headers(context)
+        headers = headers_of(context)
         parameters = partial(values_of, message.parameters)
         info, waited_ns = await service.signature(*named, parameters, headers, tenant, grpc_s)
         reader = service.memory.reader(tenant, service.body_bytes, hold)

@@ -40,8 +40,7 @@ class EmbeddedDoor:
     ) -> None:
         """Open, on the running loop."""
         routes = Routes(service, limits)
-        self._door = HttpDoor(limits, access, routes.serve, host_names=host_names)
-        self._compat = service.compat
+        self._door = HttpDoor(limits, access, routes.serve, service.compat, host_names)
 
     def reload(self, access: Access) -> None:
         """Applies new access rules."""
@@ -77,7 +76,7 @@ class EmbeddedDoor:
             tenant = self._door.admit(Caller(False, ()), joined)
             whole = await self._read(tenant, joined, body)
         except LaxityError as error:
-            return as_refusal(refusal_of(error, self._compat))
+            return as_refusal(refusal_of(error, self._door.compat))
         request = Request(
             "GET" if method == "HEAD" else method, path, joined, whole, tenant, keep_alive=True
         )
