@@ -147,14 +147,7 @@ def answer(request: InferRequest, inferred: Inferred, outputs: Sequence[OutputTe
             response.raw_output_contents.append(bytes(output.raw))
             continue
         response.raw_output_contents.append(b"")  # clients find an output's bytes by its index
-        put(
-            tensor.parameters,
-            {
-                "shared_memory_region": region.name,
-                "shared_memory_offset": region.offset,
-                "shared_memory_byte_size": len(output.raw),
-            },
-        )
+        put(tensor.parameters, region.parameters(len(output.raw)))
     return response
 
 

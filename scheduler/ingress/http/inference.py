@@ -122,11 +122,7 @@ def answer(
             "shape": output.shape,
         }
         if (region := output.wanted.region) is not None:
-            entry["parameters"] = {
-                "shared_memory_region": region.name,
-                "shared_memory_offset": region.offset,
-                "shared_memory_byte_size": len(output.raw),
-            }
+            entry["parameters"] = region.parameters(len(output.raw))
         elif output.wanted.binary:
             tensors.append(output.raw)
             entry["parameters"] = {"binary_data_size": len(tensors[-1])}

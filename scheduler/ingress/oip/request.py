@@ -28,6 +28,14 @@ class Region:
     offset: int
     size: int
 
+    def parameters(self, size: int) -> dict[str, Any]:
+        """The parameters that name it, for so many bytes in it; `region_of` reads them."""
+        return {
+            "shared_memory_region": self.name,
+            "shared_memory_offset": self.offset,
+            "shared_memory_byte_size": size,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class WantedOutput:
