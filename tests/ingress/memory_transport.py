@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import httptools
 
-from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response
+from scheduler.ingress.http.turn import Turn
 from scheduler.tenants import Access
 
 LIMITS = HttpLimits(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from scheduler.errors import InvalidInput, Overloaded
 from scheduler.ingress.http.coding import accepted_coding, decoded
-from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import Caller, HttpDoor
 from scheduler.ingress.http.limits import LEAST_RATE
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.tenants import ANYONE, OWNER, Access, Tenant, hash_of
 from tests.ingress.memory_transport import Peer, a_door, echo, post, running, wait

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from scheduler.errors import Forbidden, Unauthorized
 from scheduler.ingress.certificates import DoorContext, certificate_names
 from scheduler.ingress.held import Held
-from scheduler.ingress.http.connection import Connection, Turn
+from scheduler.ingress.http.connection import Connection
 from scheduler.ingress.http.host_names import HostNames
 from scheduler.ingress.http.limits import HttpLimits
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.oip.callers import tenant_of
 from scheduler.ingress.seats import Seats
 from scheduler.sockets import DOOR_GIVES_UP_MS, set_up_tcp

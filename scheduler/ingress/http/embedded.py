@@ -7,12 +7,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from scheduler.errors import LaxityError, Unauthorized
-from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.door import Caller, HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_refusal
 from scheduler.ingress.http.reading import declared_size
 from scheduler.ingress.http.routes import Routes
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.oip.outcomes import TooLarge, TooSlow, refusal_of
 from scheduler.ingress.oip.service import Service
 from scheduler.tenants import Access, Tenant

@@ -9,11 +9,11 @@ from functools import partial
 
 from scheduler.errors import Unavailable
 from scheduler.ingress.http.coding import decoded
-from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.inference import answer, json_size, parameters_beside, parsed
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response
 from scheduler.ingress.http.responder import THREAD_BYTES, Responder
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred

@@ -11,8 +11,9 @@ from typing import Any
 
 from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.ingress.http.coding import accepted_coding, encoded
-from scheduler.ingress.http.connection import Turn, log_failure
+from scheduler.ingress.http.connection import log_failure
 from scheduler.ingress.http.messages import Response, as_refusal
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.oip.outcomes import is_unexpected, refusal_of
 from scheduler.ingress.oip.service import Service
 

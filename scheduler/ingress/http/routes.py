@@ -11,11 +11,11 @@ from urllib.parse import unquote
 
 from scheduler.errors import InvalidInput
 from scheduler.ingress.http.coding import decoded
-from scheduler.ingress.http.connection import Turn
 from scheduler.ingress.http.infer import InferResponder
 from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Request, Response, as_json, json_object
 from scheduler.ingress.http.responder import Responder
+from scheduler.ingress.http.turn import Turn
 from scheduler.ingress.metrics import CONTENT_TYPE, metrics
 from scheduler.ingress.oip.admin import Admin
 from scheduler.ingress.oip.metadata import (
