@@ -91,9 +91,7 @@ class ModelNotFound(InvalidInput):
         return cls(f"model {model!r:.100} is not in the repository{hint}", {"model": model[:100]})
 
     @classmethod
-    def among(
-        cls, problems: Iterable[tuple[str, str]], model: str, hint: str = ""
-    ) -> ModelNotFound:
+    def among(cls, problems: Iterable[tuple[str, str]], model: str, hint: str) -> ModelNotFound:
         """Like `unknown`, but if the model exists and can't be served, the error says why.
 
         Args:

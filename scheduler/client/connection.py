@@ -170,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise self._failure or ConnectionResetError(_CLOSED)
 
-    async def greet(self, token: str | None, borrows: bool = False) -> None:
+    async def greet(self, token: str | None, borrows: bool) -> None:
         """Sends the hello and waits for the welcome.
 
         Args:

@@ -34,8 +34,8 @@ class ListenConfig(Section):
         """The addresses of every door."""
         return self.native + self.http + self.grpc
 
-    def reachable(self, but: str = "") -> list[str]:
-        """The addresses that other machines can reach, except those of scheme `but`, as written."""
+    def reachable(self, but: str) -> list[str]:
+        """The addresses, as written, that other machines reach, except those of scheme `but`."""
         native = [str(each) for each in self.native if not each.is_local and each.scheme != but]
         others = (*self.http, *self.grpc)
         return native + [as_door(e) for e in others if not e.is_local and e.scheme != but]

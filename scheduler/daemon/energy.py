@@ -20,7 +20,7 @@ class EnergyAccount:
         offers: The offers whose energy is measured, by target, model and variant.
     """
 
-    def __init__(self, cost_per_kwh: float = 0.0) -> None:
+    def __init__(self, cost_per_kwh: float) -> None:
         """Nothing has run."""
         self.offers: dict[tuple[str, str, str], Offer] = {}
         self._cost_per_kwh = cost_per_kwh

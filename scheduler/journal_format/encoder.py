@@ -95,7 +95,7 @@ class Encoder:
         event: Event,
         commands: Sequence[Command],
         options: dict[str, Any],
-        failure: str | None = None,
+        failure: str | None,
     ) -> bytes:
         """Encodes one step, with the names that it is the first to use.
 

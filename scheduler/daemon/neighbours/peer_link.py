@@ -120,7 +120,7 @@ class PeerLink:
     async def _meet(self) -> None:
         self._broken.clear()
         self._reply = Reply()
-        await asyncio.wait_for(self._introduce(self._reply), CONNECT_S)
+        await asyncio.wait_for(self._introduce(), CONNECT_S)
 
     async def _dial(self, on_frame: OnFrame, on_lost: OnLost) -> Connection:
         """Connects and sends this box's introduction; the answer is the first frame."""
@@ -133,12 +133,12 @@ class PeerLink:
         connection.send(wire.encode(self._neighbours.introduction(connection)))
         return connection
 
-    async def _introduce(self, reply: Reply) -> None:
+    async def _introduce(self) -> None:
         connection = self._connection = await self._dial(self._on_frame, self._on_lost)
         self._standing.begin(connection)
         self._heard_ns = self._clock_ns()
         self._pings.begin()
-        await reply.answer()
+        await self._reply.answer()
 
     def hang_up(self, why: str) -> None:
         """Ends the connection and makes another one; what is in flight goes elsewhere."""

@@ -23,7 +23,7 @@ class HostNames:
         configured: Further names, such as the one under which a reverse proxy is known.
     """
 
-    def __init__(self, configured: Iterable[str] = ()) -> None:
+    def __init__(self, configured: Iterable[str]) -> None:
         """Takes the name of this machine from the system."""
         self._names = {"", "localhost", *map(_plain, (socket.gethostname(), *configured))}
 

@@ -81,8 +81,8 @@ class Snapshot:
         """Whether requests can be served."""
         return bool(self.up) and not self.draining
 
-    def model_ready(self, info: ModelInfo, variant: str = "") -> bool:
-        """Whether a model, or one variant of it, can be served."""
+    def model_ready(self, info: ModelInfo, variant: str) -> bool:
+        """Whether a variant of a model can be served; if it is empty, whether any can."""
         named = {variant: info.variants[variant]} if variant else info.variants
         return self.ready and info.loaded and any(set(ids) & self.up for ids in named.values())
 
