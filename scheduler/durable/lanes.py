@@ -70,9 +70,6 @@ class Lanes:
         """Starts empty."""
         self._lanes: dict[RequestClass, list[_Entry]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
     def add(self, task: Waiting) -> None:
         """Adds a task."""
         insort(self._lanes.setdefault(task.kind, []), _entry(task))

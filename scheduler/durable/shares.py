@@ -14,10 +14,6 @@ class Shares:
         """Starts with nothing held."""
         self._held: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        """The number of tenants that hold some."""
-        return len(self._held)
-
     def take(self, tenant: str, amount: int, most: int) -> bool:
         """Gives a tenant `amount`, at least 1, of `most` in all; False if it may not have that."""
         own = self._held.get(tenant, 0)

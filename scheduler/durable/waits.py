@@ -21,10 +21,6 @@ class Waits:
         self._held = Shares()
         self._waiters: dict[int, dict[Callable[[], None], None]] = {}
 
-    def __len__(self) -> int:
-        """The number of tenants that wait."""
-        return len(self._held)
-
     def begin(
         self, tenant: str, seq: int, seconds: float, again: Callable[[], None], asker: Asker
     ) -> bool:

@@ -240,7 +240,8 @@ def test_a_wait_ends_with_the_task_or_with_its_time(tmp_path: Path) -> None:
         assert [(await each)["code"] for each in waiting] == ["cancelled"] * 3
         again = await counter.ask("task_cancel", task="t")
         assert again == {"task": "t", "cancelled": False}
-        assert (counter.desk._waits._waiters, len(counter.desk._waits)) == ({}, 0)
+        waits = counter.desk._waits
+        assert (waits._waiters, waits._held._held) == ({}, {})
         await counter.close()
 
     run(scene)
@@ -282,7 +283,7 @@ def test_too_many_that_wait_are_told_so(tmp_path: Path, monkeypatch: pytest.Monk
         counter = Counter(tmp_path / "tasks")
         await counter.submit("t")
         first = asyncio.create_task(counter.ask("task_result", task="t", wait_ns=30 * S))
-        while not counter.desk._waits:
+        while not counter.desk._waits._waiters:
             await asyncio.sleep(0.01)
         refused = await counter.ask("task_result", task="t", wait_ns=S)
         assert (refused["code"], refused["detail"]) == ("overloaded", {"limit": "waits"})

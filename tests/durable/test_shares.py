@@ -100,4 +100,4 @@ def test_one_alone_may_have_all_and_nobody_is_kept_out(most: int, wanted: Any) -
     for tenant, amounts in held.items():
         for amount in amounts:
             shares.give_back(tenant, amount)
-    assert len(shares) == 0
+    assert shares._held == {}

@@ -702,7 +702,7 @@ def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
             await until(lambda: desk._waits._held._held.get("all", 0) == count)
             for seq in range(1, count + 1):
                 await complete(desk, seq)
-            await until(lambda: not desk._waits)
+            await until(lambda: not desk._waits._held._held)
             lookup: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             desk._store.read(lambda db: db.use(), lookup.set_result, "all")
             await lookup  # what was asked for before has been answered
@@ -716,7 +716,7 @@ def test_results_that_nobody_reads_take_no_more_than_the_memory_for_them(
                 while each["t"] != "result":
                     assert (each["code"], each["detail"]) == ("overloaded", {"limit": "bytes"})
                     each = await client.task(str(each["id"]))
-            await until(lambda: not desk._fetching)
+            await until(lambda: not desk._fetching._held)
             client.writer.close()
 
     run(test)
@@ -735,13 +735,15 @@ def test_who_is_gone_waits_for_no_task_and_takes_no_memory(
             for id_, name in enumerate("012333"):
                 ask = {"t": "task_result", "id": id_, "task": name, "wait_ns": 30 * 10**9}
                 client.writer.writelines(encode(ask))
-            await until(lambda: bool(desk._fetching) and desk._waits._held._held.get("all", 0) == 3)
+            await until(
+                lambda: bool(desk._fetching._held) and desk._waits._held._held.get("all", 0) == 3
+            )
             client.writer.transport.abort()
-            await until(lambda: not desk._waits and not desk._fetching)
+            await until(lambda: not desk._waits._held._held and not desk._fetching._held)
             assert desk._waits._waiters == {}
             other = await RawClient.of(tmp_path, "all")
             waiting = asyncio.ensure_future(other.task("3"))
-            await until(lambda: bool(desk._waits))
+            await until(lambda: bool(desk._waits._waiters))
             await complete(desk, 4)
             assert (await waiting)["t"] == "result"
             other.writer.close()

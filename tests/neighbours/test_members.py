@@ -52,7 +52,7 @@ def who(members: Members) -> Identity:
 
 
 def test_a_box_is_up_suspected_gone_and_forgotten_as_silence_lasts():
-    members = Members("a", 1)
+    members = Members("a")
     members.introduced(B, 0)
     assert state(members, SUSPECT_NS - 1) == "up"
     assert state(members, SUSPECT_NS) == "suspected"
@@ -64,7 +64,7 @@ def test_a_box_is_up_suspected_gone_and_forgotten_as_silence_lasts():
 
 
 def test_hearsay_tells_where_a_box_is_but_not_whether_it_can_be_reached():
-    a, c = Members("a", 1), Members("c", 1)
+    a, c = Members("a"), Members("c")
     c.introduced(B, 0)
     a.told(c.gossip(5 * MS), 5 * MS)
     assert who(a) == B
@@ -72,7 +72,7 @@ def test_hearsay_tells_where_a_box_is_but_not_whether_it_can_be_reached():
 
 
 def test_what_was_heard_later_is_believed():
-    a = Members("a", 1)
+    a = Members("a")
     a.introduced(B, 0)
     moved = ["b", "tcp://10.0.0.9:1", 8]
     a.told([[*moved, 50, False]], 40 * MS)
@@ -86,7 +86,7 @@ def test_what_was_heard_later_is_believed():
 
 
 def test_a_name_belongs_to_one_box_as_long_as_that_is_there():
-    members = Members("a", 1)
+    members = Members("a")
     members.introduced(B, 0)
     other = Identity("b", "tcp://10.0.0.3:1", 8)
     with pytest.raises(Forbidden, match="another box is called 'b'"):
@@ -100,7 +100,7 @@ def test_a_name_belongs_to_one_box_as_long_as_that_is_there():
 
 @pytest.mark.parametrize("version", [None, 1, "", "1.0\x1b[2J", "1" * 65, ["1.0"]])
 def test_what_can_be_no_version_is_none(version: Any):
-    members = Members("a", 1)
+    members = Members("a")
     members.introduced(B, 0, "1.0")
     assert members.describe(0)[0]["version"] == "1.0"
     members.introduced(B, 0, version)
@@ -108,7 +108,7 @@ def test_what_can_be_no_version_is_none(version: Any):
 
 
 def test_a_site_has_so_many_boxes_and_no_more():
-    members = Members("a", 1)
+    members = Members("a")
     members.told([[f"b{n}", "tcp://h:1", 1, 0, False] for n in range(2 * MOST_MEMBERS)], 1)
     assert len(members) == MOST_MEMBERS
     with pytest.raises(Forbidden):
@@ -117,7 +117,7 @@ def test_a_site_has_so_many_boxes_and_no_more():
 
 @given(st.lists(ANYTHING | st.lists(ANYTHING, min_size=5, max_size=5), max_size=5))
 def test_no_gossip_does_harm(entries: list[Any]):
-    members = Members("a", 1)
+    members = Members("a")
     with contextlib.suppress(TypeError, ValueError):
         members.told(entries, 10**12)
     for member in members:
@@ -191,14 +191,14 @@ def test_no_report_does_harm(rows: Any):
     ("box", "address"), [("cpu:0", "tcp://h:1"), ("", "tcp://h:1"), ("b", "unix:///run/x.sock")]
 )
 def test_no_box_is_taken_for_a_device_or_a_socket_of_this_one(box, address):
-    members = Members("a", 1)
+    members = Members("a")
     with pytest.raises(ValueError, match=r"not a valid name|that machine"):
         members.told([[box, address, 1, 0, False]], 1)
     assert len(members) == 0
 
 
 def test_a_life_that_other_boxes_would_not_take_is_not_told_on():
-    members = Members("a", 1)
+    members = Members("a")
     with pytest.raises(ValueError, match="not an incarnation number"):
         members.introduced(Identity("b", "tcp://h:1", True), 1)
     assert members.gossip(1) == []

@@ -97,13 +97,11 @@ class Members:
 
     Args:
         own: The name of this box.
-        incarnation: The number of this run of its scheduler.
     """
 
-    def __init__(self, own: str, incarnation: int) -> None:
+    def __init__(self, own: str) -> None:
         """Knows no members."""
         self._own = own
-        self._incarnation = incarnation
         self._members: dict[str, Member] = {}
 
     def __iter__(self) -> Iterator[Member]:

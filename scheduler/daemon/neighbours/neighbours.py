@@ -93,7 +93,7 @@ class Neighbours:
         self.token = options.token
         # Random, so that each run differs even on a box whose clock starts at 1970.
         self._incarnation = random.SystemRandom().getrandbits(62)
-        self._members = Members(options.box, self._incarnation)
+        self._members = Members(options.box)
         self._links: dict[str, PeerLink] = {}
         self._guests = Guests(driver, self._members, is_loaded)
         self._tasks: list[asyncio.Task[None]] = []
