@@ -32,9 +32,9 @@ from scheduler.ingress.http.coding import decoded
 from scheduler.ingress.http.inference import parsed
 from scheduler.ingress.http.messages import json_object
 from scheduler.ingress.native import DoorRules, NativeDoor
-from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, priority
 from scheduler.ingress.oip.request import InferRequest
+from scheduler.ingress.oip.snapshot import ModelInfo
 from scheduler.journal_format import Decoder, FormatError, decode_header
 from scheduler.tenants import ANYONE, Access
 from scheduler.wire import FrameLimits, FrameReader, encode, pack_tensors, unpack_tensors

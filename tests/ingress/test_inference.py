@@ -15,9 +15,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from scheduler.errors import ExecutionFailed, InvalidInput
 from scheduler.ingress.grpc.messages import put, values_of
-from scheduler.ingress.oip.box import Box, ModelInfo
+from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.request import InferRequest, Terms
+from scheduler.ingress.oip.snapshot import ModelInfo
 from scheduler.tenants import ANYONE
 from scheduler.wire import Header
 from tests.fake_box import FakeBox, Peer

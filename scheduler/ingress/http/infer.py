@@ -14,12 +14,12 @@ from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response
 from scheduler.ingress.http.responder import THREAD_BYTES, Responder
 from scheduler.ingress.http.turn import Turn
-from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest
+from scheduler.ingress.oip.snapshot import ModelInfo
 
 
 class InferResponder:

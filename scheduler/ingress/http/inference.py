@@ -21,7 +21,6 @@ from scheduler.datatypes import (
 )
 from scheduler.errors import InvalidInput
 from scheduler.ingress.http.messages import JSON, Response, json_object
-from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.encoded import PARAMETER, encoded_input
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outcomes import TooLarge
@@ -37,6 +36,7 @@ from scheduler.ingress.oip.request import (
     region_of,
     wanted_output,
 )
+from scheduler.ingress.oip.snapshot import ModelInfo
 from scheduler.wire import MAX_TENSORS
 
 HEADER_LENGTH = "inference-header-content-length"

@@ -1,11 +1,10 @@
-"""A door process's view of the scheduler: requests, questions, and cached state of the box."""
+"""A door process's connection to the scheduler: sends requests and questions."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -18,6 +17,7 @@ from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.ingress.oip.request import Terms
+from scheduler.ingress.oip.snapshot import ModelInfo, Snapshot
 from scheduler.result import Result
 from scheduler.tenants import OWNER, Tenant
 
@@ -33,58 +33,6 @@ _MOST_ALLOWANCE = 1 / 8
 """The largest part of a deadline that the door keeps for itself."""
 
 OnEnd = Callable[["Result | BaseException"], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """A model of the box.
-
-    Attributes:
-        name: Its name in requests.
-        batched: Whether its tensors have a batch dimension before the shapes.
-        max_batch: How many items may share a batch.
-        inputs: A map of name, dtype and shape for each; None in a shape is a free dimension.
-        outputs: The same for outputs.
-        variants: The targets that can run each variant.
-        loaded: Whether requests for it are accepted.
-    """
-
-    name: str
-    batched: bool
-    max_batch: int
-    inputs: tuple[dict[str, Any], ...]
-    outputs: tuple[dict[str, Any], ...]
-    variants: dict[str, tuple[str, ...]]
-    loaded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The state of the box a moment ago.
-
-    Attributes:
-        models: The served models by name.
-        problems: Other models of the repository, each with why it is not served.
-        up: The targets that are up.
-        draining: Whether new requests are refused.
-        policy: The policy's name and options.
-    """
-
-    models: dict[str, ModelInfo]
-    problems: tuple[tuple[str, str], ...]
-    up: frozenset[str]
-    draining: bool
-    policy: dict[str, Any]
-
-    @property
-    def ready(self) -> bool:
-        """Whether requests can be served."""
-        return bool(self.up) and not self.draining
-
-    def model_ready(self, info: ModelInfo, variant: str) -> bool:
-        """Whether a variant of a model can be served; if it is empty, whether any can."""
-        named = {variant: info.variants[variant]} if variant else info.variants
-        return self.ready and info.loaded and any(set(ids) & self.up for ids in named.values())
 
 
 class _Reply:
@@ -297,13 +245,7 @@ class Box:
 
     async def _look(self) -> Snapshot:
         models, status = await asyncio.gather(self.ask("models"), self.ask("status"))
-        found = Snapshot(
-            {described["name"]: _info(described) for described in models["models"]},
-            tuple((p["model"], p["reason"]) for p in models["problems"]),
-            frozenset(target["id"] for target in status["targets"] if target["up"]),
-            status["draining"],
-            status["policy"],
-        )
+        found = Snapshot.of(models, status)
         self._signatures = found.models
         return found
 
@@ -318,18 +260,3 @@ def _heed(looked: asyncio.Task[Snapshot]) -> None:
     """Takes note of a failed look that nobody waits for; whoever does is told of it."""
     if not looked.cancelled():
         looked.exception()
-
-
-def _info(described: Mapping[str, Any]) -> ModelInfo:
-    return ModelInfo(
-        described["name"],
-        described["batched"],
-        described["max_batch"],
-        tuple(described["inputs"]),
-        tuple(described["outputs"]),
-        {
-            variant["name"]: tuple(target["target"] for target in variant["targets"])
-            for variant in described["variants"]
-        },
-        described["loaded"],
-    )

@@ -11,9 +11,9 @@ from typing import Any
 from scheduler.datatypes import from_bytes
 from scheduler.encodings.codec import restoration
 from scheduler.errors import InvalidInput
-from scheduler.ingress.oip.box import ModelInfo
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.request import EncodedInput, InferRequest, Parameters, flag
+from scheduler.ingress.oip.snapshot import ModelInfo
 
 PARAMETER = "encoding"
 

@@ -15,8 +15,9 @@ from scheduler.client.call import Call
 from scheduler.core.outcomes import Outcome
 from scheduler.datatypes import for_model
 from scheduler.errors import ExecutionFailed, InvalidInput
-from scheduler.ingress.oip.box import Box, ModelInfo
+from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.request import InferRequest, Terms
+from scheduler.ingress.oip.snapshot import ModelInfo
 from scheduler.result import Result, Timing
 
 

@@ -10,7 +10,7 @@ from scheduler.core.signature import STRING
 from scheduler.datatypes import DATATYPES
 from scheduler.encodings.codec import accepted
 from scheduler.encodings.text import ENCODING_EXTENSION
-from scheduler.ingress.oip.box import ModelInfo, Snapshot
+from scheduler.ingress.oip.snapshot import ModelInfo, Snapshot
 from scheduler.tenants import Tenant
 
 EXTENSIONS = (

@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from scheduler.errors import DeadlineExpired, Unavailable
-from scheduler.ingress.oip.box import Box, ModelInfo
+from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, left_ms, priority
 from scheduler.ingress.oip.encoded import is_exact
 from scheduler.ingress.oip.inference import Inferred
 from scheduler.ingress.oip.outputs import OutputTensor, output_tensors
 from scheduler.ingress.oip.request import InferRequest, Parameters, Terms, flag
 from scheduler.ingress.oip.shared_memory import SharedMemory
+from scheduler.ingress.oip.snapshot import ModelInfo
 from scheduler.tenants import Tenant
 
 _TRACE_CHARS = 256
