@@ -23,14 +23,12 @@ from scheduler.ingress.grpc.callers import Callers, abort, headers_of
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
 from scheduler.ingress.oip.admin import Admin
-from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.metadata import (
     model_config,
     model_metadata,
     repository_index,
     server_metadata,
-    statistics_of,
 )
 from scheduler.ingress.oip.outcomes import Refusal, is_unexpected, refusal_of
 from scheduler.ingress.oip.pace import Pace
@@ -104,8 +102,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         """Whether a target can run a model now; not if there is none, as callers wait for one."""
         tenant, ready = self._callers.tenant(context), False
         with suppress(ModelNotFound, Unavailable):
-            info = await self._box.model(request.name, request.version, tenant)
-            ready = (await self._box.snapshot()).model_ready(info, request.version)
+            ready = await self._service.is_model_ready(request.name, request.version, tenant)
         return pb.ModelReadyResponse(ready=ready)
 
     @_said
@@ -132,11 +129,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     async def ModelStatistics(self, request: Any, context: Any) -> Any:
         """Statistics of one model or all."""
         tenant = self._callers.tenant(context)
-        if request.name:
-            await self._box.model(request.name, request.version, tenant)
-        counted = statistics_of(
-            await self._box.ask("statistics"), tenant, request.name, request.version
-        )
+        counted = await self._service.statistics(request.name, request.version, tenant)
         return json_format.ParseDict(
             {"model_stats": counted}, pb.ModelStatisticsResponse(), ignore_unknown_fields=True
         )
@@ -237,9 +230,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         if waited_ns:
             request = replace(request, waited_ns=request.waited_ns + waited_ns)
         if request.encoded:
-            self._box.check_rested(tenant)
-            request = await restored(info, request, service.body_bytes)
-            hold(sum(array.nbytes for array in request.inputs.values()))
+            request = await service.restored(info, request, tenant, hold)
         terms = service.terms(request, headers, info.name, tenant, grpc_s)
         future: asyncio.Future[Inferred] = asyncio.get_running_loop().create_future()
 

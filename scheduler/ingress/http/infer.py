@@ -14,7 +14,6 @@ from scheduler.ingress.http.limits import HttpLimits
 from scheduler.ingress.http.messages import Response
 from scheduler.ingress.http.responder import THREAD_BYTES, Responder
 from scheduler.ingress.http.turn import Turn
-from scheduler.ingress.oip.encoded import restored
 from scheduler.ingress.oip.inference import Inference, Inferred
 from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.pace import Pace
@@ -99,15 +98,13 @@ class InferResponder:
         request = parsed(info, version, asked.headers, asked.body, json_bytes, reader)
         request = replace(request, waited_ns=waited_ns) if waited_ns else request
         if request.encoded:
-            service.box.check_rested(tenant)
             self._responder.start(turn, self._restore(turn, info, request))
         else:
             self._ask(turn, info, request)
 
     async def _restore(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
-        request = await restored(info, request, self._service.body_bytes)
-        turn.hold_beside(sum(array.nbytes for array in request.inputs.values()))
-        self._ask(turn, info, request)
+        tenant, hold = turn.request.tenant, turn.hold_beside
+        self._ask(turn, info, await self._service.restored(info, request, tenant, hold))
 
     def _ask(self, turn: Turn, info: ModelInfo, request: InferRequest) -> None:
         service, asked = self._service, turn.request

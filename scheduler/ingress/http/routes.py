@@ -23,7 +23,6 @@ from scheduler.ingress.oip.metadata import (
     model_metadata,
     repository_index,
     server_metadata,
-    statistics_of,
     visible,
 )
 from scheduler.ingress.oip.outcomes import MethodNotAllowed, NoSuchPath, TooLarge
@@ -100,10 +99,9 @@ class Routes:
 
     async def model_ready(self, request: Request, named: Mapping[str, str]) -> Response:
         """Whether a target can run a model now."""
-        version = named.get("version", "")
-        info = await self._box.model(named["model"], version, request.tenant)
-        ready = (await self._box.snapshot()).model_ready(info, version)
-        return as_json({"name": info.name, "ready": ready}, 200 if ready else 503)
+        model, version = named["model"], named.get("version", "")
+        ready = await self._service.is_model_ready(model, version, request.tenant)
+        return as_json({"name": model, "ready": ready}, 200 if ready else 503)
 
     async def config(self, request: Request, named: Mapping[str, str]) -> Response:
         """A model in the form of Triton's model configuration."""
@@ -113,10 +111,8 @@ class Routes:
     async def statistics(self, request: Request, named: Mapping[str, str]) -> Response:
         """Statistics of one model or all."""
         model, version = named.get("model", ""), named.get("version", "")
-        if model:
-            await self._box.model(model, version, request.tenant)
-        counted = await self._box.ask("statistics")
-        return as_json({"model_stats": statistics_of(counted, request.tenant, model, version)})
+        counted = await self._service.statistics(model, version, request.tenant)
+        return as_json({"model_stats": counted})
 
     async def metrics(self, request: Request, _named: Mapping[str, str]) -> Response:
         """Metrics of the box for Prometheus."""

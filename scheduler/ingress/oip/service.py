@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scheduler.errors import DeadlineExpired, Unavailable
 from scheduler.ingress.oip.box import Box
 from scheduler.ingress.oip.deadlines import Defaults, deadline_ms, left_ms, priority
-from scheduler.ingress.oip.encoded import is_exact
+from scheduler.ingress.oip.encoded import is_exact, restored
 from scheduler.ingress.oip.inference import Inferred
+from scheduler.ingress.oip.metadata import statistics_of
 from scheduler.ingress.oip.outputs import OutputTensor, output_tensors
 from scheduler.ingress.oip.request import InferRequest, Parameters, Terms, flag
 from scheduler.ingress.oip.shared_memory import SharedMemory
@@ -54,6 +56,25 @@ class Service:
             return not self.draining and (await self.box.snapshot()).ready
         except Unavailable:
             return False
+
+    async def is_model_ready(self, model: str, version: str, tenant: Tenant) -> bool:
+        """Whether a target can run a model, or the version that is not empty, now.
+
+        Raises:
+            LaxityError: As in `Box.model`.
+        """
+        info = await self.box.model(model, version, tenant)
+        return (await self.box.snapshot()).model_ready(info, version)
+
+    async def statistics(self, model: str, version: str, tenant: Tenant) -> list[dict[str, Any]]:
+        """Statistics of a model, or of all that a tenant may use if it is empty.
+
+        Raises:
+            LaxityError: As in `Box.model`.
+        """
+        if model:
+            await self.box.model(model, version, tenant)
+        return statistics_of(await self.box.ask("statistics"), tenant, model, version)
 
     async def signature(
         self,
@@ -125,6 +146,27 @@ class Service:
             is_exact(request, headers),
             headers.get("traceparent", "")[:_TRACE_CHARS],
         )
+
+    async def restored(
+        self, info: ModelInfo, request: InferRequest, tenant: Tenant, hold: Callable[[int], None]
+    ) -> InferRequest:
+        """A request with its inputs decoded, whose bytes count from then on.
+
+        Args:
+            info: The model.
+            request: The request.
+            tenant: Who asks.
+            hold: Counts bytes that the request takes beside its message.
+
+        Raises:
+            Overloaded: The tenant has been told to wait, or there are too many bytes.
+            InvalidInput: The model's inputs can't be decoded from these.
+            TooLarge: The decoded inputs would be too large.
+        """
+        self.box.check_rested(tenant)
+        request = await restored(info, request, self.body_bytes)
+        hold(sum(array.nbytes for array in request.inputs.values()))
+        return request
 
     def delivered(
         self, tenant: Tenant, request: InferRequest, inferred: Inferred
