@@ -18,6 +18,8 @@ _ANOTHER_TIME = frozenset({9, 10})
 _ABOUT_OURS = ("CERT", "UNKNOWN_CA", "HANDSHAKE_FAILURE")
 """Words in the alerts of a server that requires a client certificate, or rejects the one shown."""
 
+NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons if the other end does not speak TLS."""
 
 PERHAPS_TLS = (
     "it closed the connection before its welcome; if it speaks TLS there, its address begins with "
@@ -88,7 +90,7 @@ class Tls:
             told = "rejects the" if self._certificate() else "requires a"
             wanted = self._certificate_wanted()
             return TlsFailure(f"it {told} client certificate ({reason}): {wanted}")
-        if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        if reason in NO_TLS:
             return TlsFailure("the server there does not speak TLS: is it a tcp:// address?")
         return TlsFailure(f"the TLS handshake failed: {_why(error)}")
 

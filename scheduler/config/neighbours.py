@@ -33,9 +33,8 @@ PeerAddress = Annotated[
     PlainSerializer(str),
     WithJsonSchema({"type": "string", "examples": ["10.0.0.7:8702", "tls://box-a.lan:8743"]}),
 ]
-BoxName = Annotated[
-    str, written_as(r"[a-z0-9][a-z0-9-]{0,62}", "lower-case letters, digits and dashes, like box-a")
-]
+BOX_NAME = r"[a-z0-9][a-z0-9-]{0,62}"
+BoxName = Annotated[str, written_as(BOX_NAME, "lower-case letters, digits and dashes, like box-a")]
 
 
 def default_name() -> str:

@@ -70,7 +70,7 @@ class Driver:
         clock_ns: The monotonic clock.
         journal: Records each event and its commands.
         cost_per_kwh: Price of energy.
-        first: The same, if it is already loaded.
+        first: The first policy, if it is already loaded.
         shared: The bodies that workers can read where they are; None if all are sent to them.
 
     Attributes:

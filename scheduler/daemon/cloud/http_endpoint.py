@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 
 from scheduler.address import plainly
+from scheduler.client.tls import NO_TLS
 from scheduler.daemon.asyncio_tasks import keep_task
 from scheduler.daemon.cloud.distrust import distrusted
 from scheduler.daemon.cloud.endpoint import (
@@ -229,8 +230,8 @@ def _why_unreachable(error: aiohttp.ClientConnectionError | OSError) -> str:
         return distrusted(getattr(cause, "verify_message", "") or str(cause))
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         reason = getattr(error.os_error, "reason", None) or str(error.os_error)
-        no_tls = reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
-        return "it does not speak TLS" if no_tls else f"the TLS handshake failed: {reason}"
+        told = f"the TLS handshake failed: {reason}"
+        return "it does not speak TLS" if reason in NO_TLS else told
     if not isinstance(error, aiohttp.ClientConnectorError):
         return str(error) or type(error).__name__
     host = f"[{error.host}]" if ":" in error.host else error.host

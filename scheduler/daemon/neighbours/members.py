@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scheduler.address import parse_address
+from scheduler.config.neighbours import BOX_NAME
 from scheduler.errors import Forbidden
 
 State = Literal["up", "suspected", "gone", "left"]
@@ -30,7 +31,7 @@ FORGET_NS = 3_600_000_000_000
 _ENTRY = (str, str, int, int, bool)
 """Types of a gossip entry: name, address, incarnation, age in milliseconds, left."""
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_NAME = re.compile(BOX_NAME)
 _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,64}")
 
 MOST_MEMBERS = 256
