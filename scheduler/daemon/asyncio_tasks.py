@@ -39,6 +39,12 @@ def keep_task(
     return task
 
 
+def heed(task: asyncio.Task[Any]) -> None:
+    """Takes the error of a task that nobody awaits any more; asyncio would log one left untaken."""
+    if not task.cancelled():
+        task.exception()
+
+
 async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Cancels tasks, repeatedly if necessary, until all have ended.
 

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from scheduler.daemon.asyncio_tasks import heed
 from scheduler.errors import LaxityError
 
 T = TypeVar("T")
@@ -246,7 +247,7 @@ async def apart(call: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait([task])
     except asyncio.CancelledError:
         task.cancel()
-        task.add_done_callback(_discard)
+        task.add_done_callback(heed)
         raise
     if task.cancelled():
         raise RemoteError(Fault.UNREACHABLE, "the connection was given up")
@@ -254,12 +255,6 @@ async def apart(call: Coroutine[Any, Any, T]) -> T:
         return task.result()
     finally:
         del task  # its error leads back to this frame, and would keep the call's tensors
-
-
-def _discard(task: asyncio.Task[Any]) -> None:
-    """Takes a result that nobody awaits any more; asyncio would log an exception left untaken."""
-    if not task.cancelled():
-        task.exception()
 
 
 def said_by_laxity(parameters: Mapping[str, Any]) -> dict[str, Any]:

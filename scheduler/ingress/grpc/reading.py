@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from scheduler.daemon.asyncio_tasks import heed, keep_task
 from scheduler.errors import InvalidInput, LaxityError
 from scheduler.ingress.grpc.callers import Callers, abort
 from scheduler.ingress.grpc.messages import check_beside_tensors
@@ -57,14 +58,8 @@ class Places:
 
     def _end(self, context: Any) -> None:
         error = TooSlow("the message did not arrive in time")
-        task = self._loop.create_task(abort(context, error, self.compat))
-        self._endings.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._endings.discard(task)
-        if not task.cancelled():
-            task.exception()  # an abort always raises
+        ending = keep_task(abort(context, error, self.compat), self._endings)
+        ending.add_done_callback(heed)  # an abort always raises
 
 
 class Reading(grpc.aio.ServerInterceptor):  # type: ignore[misc]

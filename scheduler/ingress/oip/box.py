@@ -14,6 +14,7 @@ from scheduler.client.exchange import Exchange
 from scheduler.client.late_endings import in_callers_terms
 from scheduler.core.names import or_which
 from scheduler.core.requests import DEFAULT_PRIORITY
+from scheduler.daemon.asyncio_tasks import heed
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.ingress.oip.request import Terms
@@ -200,7 +201,7 @@ class Box:
         if self._snapshot is None or now_s - self._snapshot_s > most_s:
             self._snapshot_s = now_s
             self._snapshot = self._loop.create_task(self._look())
-            self._snapshot.add_done_callback(_heed)
+            self._snapshot.add_done_callback(heed)  # whoever waits for it is told as well
         return self._snapshot
 
     def known(self, model: str, variant: str = "") -> ModelInfo | None:
@@ -254,9 +255,3 @@ class Box:
         after_ms = answer.detail.get("retry_after_ms")
         if answer.detail.get("tenant") == tenant and isinstance(after_ms, int | float):
             self._resting[tenant] = time.monotonic_ns() + int(after_ms * 1e6), answer
-
-
-def _heed(looked: asyncio.Task[Snapshot]) -> None:
-    """Takes note of a failed look that nobody waits for; whoever does is told of it."""
-    if not looked.cancelled():
-        looked.exception()
