@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -36,7 +36,7 @@ from scheduler.ingress.oip.shared_memory import SharedMemory
 from scheduler.tenants import Access, Tenant, hash_of, new_token
 from tests.fake_box import ignore
 from tests.ingress.test_embedded_door import OneModel, box, memory
-from tests.ingress.test_native_door import run
+from tests.ingress.test_native_door import run, until
 
 __all__ = ["box", "memory"]
 
@@ -258,6 +258,8 @@ def test_a_call_that_is_refused_keeps_no_message_in_memory(
             with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
                 await stub.ModelInfer(asked)
             (message,) = kept
+            with suppress(asyncio.TimeoutError):  # the client may be told before the call ends
+                await asyncio.wait_for(until(lambda: message() is None), 5)
             is_kept.append(message() is not None)
         await door.drain(0)
         service.box.close()
