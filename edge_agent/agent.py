@@ -36,7 +36,7 @@ from scheduler.config.box import Config
 from scheduler.config.devices import DeviceConfig
 from scheduler.config.last_config import LastConfig
 from scheduler.daemon.actor import LISTENING, SchedulerActor, SchedulerProcess
-from scheduler.files import replace_file
+from scheduler.files import folder_fault, replace_file
 from scheduler.ingress.secret_files import LastGood, groups_of
 from workers.actor import DeviceWorker, WorkerProcess
 from workers.control_group import ControlGroupError, hand_on_controllers
@@ -286,9 +286,9 @@ def _check(
     config: Config, file: Path | None, devices: tuple[DeviceConfig, ...], hardware: Hardware
 ) -> None:
     check_named(config, file)
-    if not config.models.is_dir():
+    if fault := folder_fault(config.models):
         raise AgentError(
-            f"the model repository {config.models} is not a folder; name one with --models or "
+            f"the model repository {config.models}: {fault}; name one with --models or "
             "under 'models' in the configuration (to just look around: laxity demo)"
         )
     for device in devices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,7 @@ from scheduler.config.last_config import load_again
 from scheduler.config.neighbours import peer_address
 from scheduler.config.problems import ConfigError
 from scheduler.daemon.logs import set_up_logging
+from scheduler.files import folder_fault
 
 if TYPE_CHECKING:
     from edge_agent.agent import Agent
@@ -152,16 +154,21 @@ def _probe(as_json: bool) -> int:
 
 def _unusable(config: Path | None, models: Path | None, join: Sequence[str]) -> str | None:
     """What is wrong with the command line, whatever the configuration says."""
-    if config is not None and config.exists() and not (config.is_file() or config.is_dir()):
+    if config is not None and _is_special(config):
         return f"--config {config}: must be a regular file, as it is read again when it changes"
-    if models is not None and not models.is_dir():
-        return f"--models {models}: there is no such folder (to just look around: laxity demo)"
+    if models is not None and (fault := folder_fault(models)):
+        return f"--models {models}: {fault} (to just look around: laxity demo)"
     for place in join:
         try:
             peer_address(place)
         except AddressError as error:
             return f"--join {place}: {error}"
     return None
+
+
+def _is_special(path: Path) -> bool:
+    """Whether it is a pipe or a device; unlike pathlib, `os.path` fails in no closed folder."""
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
 
 
 def _run(config: Config, config_file: Path | None, over: Mapping[str, Any]) -> int:

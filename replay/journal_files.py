@@ -66,7 +66,7 @@ def journal_files(path: Path | str) -> list[Path]:
         JournalError: The folder can't be read, or has no journal files.
     """
     path = Path(path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return [path]
     try:
         files = sorted(path / name for name in os.listdir(path) if name.endswith(SUFFIX))

@@ -112,7 +112,7 @@ def default_url() -> str:
         return url
     _check_unix("without LAXITY_URL, a client looks for a box on its own machine")
     own = default_socket()
-    if not Path(str(own.path)).exists() and SYSTEM_SOCKET.exists():
+    if not os.path.exists(str(own.path)) and os.path.exists(SYSTEM_SOCKET):
         return f"unix://{SYSTEM_SOCKET}"
     return str(own)
 

@@ -96,6 +96,23 @@ def is_replaceable(path: Path) -> bool:
     return not (is_fixed or os.path.ismount(real) or path.is_relative_to("/dev"))
 
 
+NO_FOLDER = "there is no such folder"
+"""The fault of a folder that is not there."""
+
+
+def folder_fault(folder: Path) -> str | None:
+    """Why a folder can't be listed, as the end of a message that names it; None if it can."""
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        return NO_FOLDER
+    except NotADirectoryError:
+        return "not a folder"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    return None
+
+
 def hint_beside(path: Path, pattern: str = "*") -> str:
     """For an error about a missing file: the neighbouring one that was probably meant, if any."""
     try:

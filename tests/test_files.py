@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.files import replace_file, write_output
+from scheduler.files import folder_fault, replace_file, write_output
 
 
 def test_who_reads_meanwhile_has_the_one_or_the_other(tmp_path: Path) -> None:
@@ -94,3 +94,11 @@ write_output(path, "new")
             assert path.read_text() == "new"
         finally:
             path.parent.chmod(0o755)
+
+
+def test_why_a_folder_cannot_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert folder_fault(tmp_path) is None
+    assert folder_fault(tmp_path / "none") == "there is no such folder"
+    assert folder_fault(tmp_path / "file") == "not a folder"
+    assert folder_fault(tmp_path / ("n" * 300)) == "can't be read: File name too long"

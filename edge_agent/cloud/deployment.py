@@ -29,6 +29,7 @@ from edge_agent.errors import AgentError
 from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
 from edge_agent.terminal import signals_held, wait_for_signal
+from scheduler.files import folder_fault
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
 
@@ -277,8 +278,8 @@ def _check(config: ApplicationConfig, file: Path) -> None:
         ConfigError: The policy can't be made, or the tokens can't be read.
     """
     check_policy(config.policy, file)
-    if not config.models.is_dir():
-        raise AgentError(f"the model repository {config.models} is not a folder")
+    if fault := folder_fault(config.models):
+        raise AgentError(f"the model repository {config.models}: {fault}")
     load_access(config.token_file, config.tenants_file)
     check_free(config.http)
 

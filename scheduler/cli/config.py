@@ -16,6 +16,7 @@ from scheduler.config.box import Config, config_schema, load_config
 from scheduler.config.cache import without_secrets
 from scheduler.config.devices import DeviceConfig
 from scheduler.config.types import Section, as_door
+from scheduler.files import NO_FOLDER, folder_fault
 
 if TYPE_CHECKING:
     from edge_agent.cloud.config import ApplicationConfig
@@ -134,18 +135,25 @@ def _secrets(config: Config) -> dict[str, Path]:
 
 
 def _missing(folder: Path) -> str:
-    return _in_the_way(folder) or ("" if folder.is_dir() else " (no such folder yet)")
+    return _in_the_way(folder) or ("" if os.path.isdir(folder) else " (no such folder yet)")
 
 
 def _in_the_way(folder: Path) -> str:
-    return " (not a folder)" if folder.exists() and not folder.is_dir() else ""
+    fault = folder_fault(folder)
+    return "" if fault in (None, NO_FOLDER) else f" ({fault})"
 
 
 def _unread(path: Path) -> str:
     """Why a file can't be read here; it may be meant for another machine or user."""
     if os.access(path, os.R_OK):
         return ""
-    return " (can't be read by this user)" if os.path.lexists(path) else " (no such file yet)"
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return " (no such file yet)"
+    except OSError:  # it is in a folder that this user can't enter
+        pass
+    return " (can't be read by this user)"
 
 
 @app.command(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -123,10 +124,10 @@ def _journal_of(url: str | None) -> Path:
     folder = Path(journal["folder"])
     if problem := journal.get("problem"):
         told = f"the journal {folder} can't be written: {problem}"
-        if not folder.exists():
+        if not os.path.exists(folder):
             raise LaxityError(told)
         say(f"{told}; the newest events are not in it")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise LaxityError(f"the journal is on the box, in {folder}; copy it, and name --journal")
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 import zlib
@@ -79,9 +80,9 @@ def parse_source(text: str, names: Container[str] = ()) -> Source:
     """
     name, separator, rest = text.partition("=")
     is_path = "/" in name and name not in names
-    if not separator or not name or is_path or Path(text).exists():
+    if not separator or not name or is_path or os.path.exists(text):
         name, rest = "", text
-    chosen = None if Path(rest).exists() else _CHOSEN.fullmatch(rest)
+    chosen = None if os.path.exists(rest) else _CHOSEN.fullmatch(rest)
     if chosen is None:
         return Source(name or None, Path(rest))
     item = chosen["item"]

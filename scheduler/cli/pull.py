@@ -17,6 +17,7 @@ from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.client.arguments import token_to_send
 from scheduler.errors import LaxityError
+from scheduler.files import folder_fault
 from scheduler.pulling import pull, source_of
 from workers.model_yaml import NAME_PATTERN
 from workers.repository import RepositoryError, load_repository
@@ -69,8 +70,8 @@ def pull_model(
     """
     if re.fullmatch(NAME_PATTERN, name) is None or name.startswith("."):
         raise WrongUsage(f"{name!r} is no model name; names match {NAME_PATTERN}")
-    if not models.is_dir():
-        raise WrongUsage(f"--models {models}: there is no such folder")
+    if fault := folder_fault(models):
+        raise WrongUsage(f"--models {models}: {fault}")
     try:
         found = source_of(source, name, token_to_send(None))
         with _progress() as tell:

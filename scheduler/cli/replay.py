@@ -387,5 +387,8 @@ def _plain_errors() -> Iterator[None]:
         raise
     except OverflowError as error:
         raise WrongUsage(f"a number is too large to be played with: {error}") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        named = error.filename is not None and error.strerror is not None
+        raise WrongUsage(f"{error.filename}: {error.strerror}" if named else str(error)) from None
+    except ValueError as error:
         raise WrongUsage(str(error)) from None

@@ -136,7 +136,7 @@ def _copy_for(file: Path) -> Path | None:
         folders = [Path(os.environ[_PLACE])]
     else:
         folders = [each for each in _state_dirs(file) if _has_refused(each, file)]
-    return next((copy for copy, _ in map(_places, folders) if copy.exists()), None)
+    return next((copy for copy, _ in map(_places, folders) if os.path.exists(copy)), None)
 
 
 def _has_refused(state_dir: Path, file: Path) -> bool:

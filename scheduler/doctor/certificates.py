@@ -39,7 +39,7 @@ def check_certificates(config: Config) -> Iterator[Finding]:
     Files of the configuration that can't be used are not reported: `check_files` does that.
     """
     for key in dict.fromkeys((*_keys(config), *_own_keys())):
-        if key.exists() and key.stat().st_mode & 0o007:
+        if os.path.exists(key) and key.stat().st_mode & 0o007:
             yield Finding(
                 "files",
                 "warning",

@@ -80,6 +80,7 @@ class TestArrays:
             ("x.npz:scans", Source(None, Path("x.npz"), "scans")),
             ("x.npy[-1]", Source(None, Path("x.npy"), None, -1)),
             ("./a=b/x.png", Source(None, Path("a=b/x.png"))),
+            (f"image={'n' * 300}", Source("image", Path("n" * 300))),  # which can't be looked for
         ],
     )
     def test_what_one_input_names(self, text, source):

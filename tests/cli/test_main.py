@@ -313,6 +313,7 @@ class TestWithoutABox:
             ("status --json --interval 3", 2, "usage"),
             ("config check none.yaml --json", 1, "invalid_config"),
             ("pull digits --from https://h --models none --json", 2, "usage"),
+            (f"pull digits --from https://h --models {'n' * 300} --json", 2, "usage"),
             ("status --wacht --json", 2, "usage"),
             ("infer --json", 2, "usage"),
             ("infer digits --json --top many", 2, "usage"),
@@ -846,6 +847,14 @@ class TestConfig:
         assert re.search(r"state +\S+edge.yaml \(not a folder\)\n", out)
         path.write_text("models: none\n")
         assert "none (no such folder yet)" in laxity("config", "check", str(path))[1]
+
+    def test_what_can_not_be_looked_at_is_told(self, laxity, tmp_path):
+        """As in a folder of another user."""
+        path, long = tmp_path / "edge.yaml", "n" * 300
+        path.write_text(f"models: {long}\ntoken_file: {long}\n")
+        _, out, _ = laxity("config", "check", str(path))
+        assert re.search(r"models +\S+n \(can't be read: File name too long\)\n", out)
+        assert re.search(r"token +\S+n \(can't be read by this user\)\n", out)
 
     def test_one_for_a_cloud_of_ones_own_is_checked_as_that(self, laxity, tmp_path):
         status, out, err = laxity("config", "check", "configs/cloud.yaml")

@@ -459,6 +459,14 @@ def test_a_client_finds_its_own_daemon_before_the_systems(monkeypatch, tmp_path)
     assert default_url() == "tcp://edge-7:8701"
 
 
+def test_a_socket_that_can_not_be_looked_at_is_not_there(monkeypatch, tmp_path):
+    """As in a folder of another user."""
+    monkeypatch.delenv("LAXITY_URL", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(address, "SYSTEM_SOCKET", tmp_path / ("n" * 300))
+    assert default_url() == f"unix://{tmp_path / 'laxity' / 'laxity.sock'}"
+
+
 def test_the_state_folder_depends_on_who_runs_it(monkeypatch):
     monkeypatch.delenv("LAXITY_STATE_DIR", raising=False)
     monkeypatch.setattr("os.geteuid", lambda: 0)

@@ -249,6 +249,14 @@ def test_the_key_that_a_client_here_uses_is_its_owners_alone(tmp_path, monkeypat
     assert f"chmod 600 {tmp_path / 'own.key'}" in found.remedy
 
 
+def test_a_key_that_can_not_be_looked_at_is_told(tmp_path) -> None:
+    """As in a folder of another user."""
+    certificate(tmp_path, "box", timedelta(), timedelta(days=100))
+    tls = {"cert": "box.pem", "key": "n" * 300}
+    (found,) = [each for each in check_files(around(tmp_path, tls=tls)) if each.level == "error"]
+    assert "can't be read: File name too long" in found.message
+
+
 def test_keys_and_tokens_are_their_owners_alone(tmp_path) -> None:
     certificate(tmp_path, "box", timedelta(), timedelta(days=100))
     (tmp_path / "box.key").chmod(0o644)

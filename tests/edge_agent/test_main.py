@@ -69,7 +69,7 @@ def test_a_life_after_another_waits_for_what_it_lacks_until_a_signal(write, tmp_
             assert agent.stderr.readline() == "Trying once more in 3 s.\n"
             (tmp_path / "models").rmdir()
             config.write_text("state_dir: state")  # mended, but now there are no models
-            told = f"the model repository {tmp_path / 'models'} is not a folder"
+            told = f"the model repository {tmp_path / 'models'}: there is no such folder; name one"
             assert any(line.startswith(told) for line in agent.stderr)
             assert agent.stderr.readline() == "Trying once more in 3 s.\n"
             agent.terminate()
@@ -225,6 +225,9 @@ def test_an_option_that_would_do_nothing_is_refused(edge_agent, tmp_path):
         (("edge.yaml",), "unexpected 'edge.yaml'; a configuration is given as --config FILE"),
         (("--config", "/dev/null"), "--config /dev/null: must be a regular file"),
         (("--models", "nowhere"), "--models nowhere: there is no such folder"),
+        # Looked at, a name that is too long fails as one in a folder that may not be entered.
+        (("--models", "n" * 300), f"--models {'n' * 300}: can't be read: File name too long"),
+        (("--config", "n" * 300), f"{'n' * 300}: can't be read: File name too long"),
         (("--join", "box-a"), "--join box-a: 'tcp://box-a' lacks a port: tcp://HOST:PORT"),
         (("--join", "a:1", "--join", "b:0"), "--join b:0: 'b:0' is not where another machine li"),
     ],

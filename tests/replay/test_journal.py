@@ -471,6 +471,11 @@ def test_what_is_no_journal_is_refused_with_what_one_is(tmp_path, data, told):
     assert "expected" in str(caught.value)
 
 
+def test_what_can_not_be_looked_at_is_refused(tmp_path):
+    with pytest.raises(JournalError, match=r"can't be read \(File name too long\)"):
+        list(read_journal(tmp_path / ("n" * 300)))
+
+
 def test_what_is_not_there_is_refused(tmp_path):
     with pytest.raises(TraceError, match=r"no file named \*\.journal"):
         list(arrivals(tmp_path))
