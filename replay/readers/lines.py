@@ -193,6 +193,15 @@ def open_lines(path: Path | str) -> Generator[Lines]:
             yield Lines(name, _raw_lines(cast(BinaryIO, unzipped)))
 
 
+def is_number(text: str) -> bool:
+    """Whether a text looks like a number, though it may be one that no trace has."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 def shown(text: str) -> str:
     """A piece of a file in the form in which errors quote it."""
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from replay.readers.entry import TraceEntry, TraceFormat
-from replay.readers.lines import Lines
+from replay.readers.lines import Lines, is_number
 from replay.readers.spread import spread_evenly
 
 MOST_PER_S = 1e9
@@ -35,18 +35,10 @@ def read(lines: Lines, chance: random.Random) -> Iterator[TraceEntry]:
             yield TraceEntry(at_ns)
 
 
-def _is_number(line: str) -> bool:
-    try:
-        float(line)
-    except ValueError:
-        return False
-    return True
-
-
 FORMAT = TraceFormat(
     name="rates",
     looks_like="requests per second, one number a line",
-    recognises=_is_number,
+    recognises=is_number,
     read=read,
     from_first=False,
 )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from replay.readers.entry import TraceEntry, TraceFormat
-from replay.readers.lines import Lines, shown
+from replay.readers.lines import Lines, is_number, shown
 from replay.readers.moments import EXAMPLE, Moments, is_moment
 
 _UNITS = {"s": 9, "ms": 6, "us": 3, "ns": 0}
@@ -35,8 +35,8 @@ def read(lines: Lines, chance: random.Random, unit: str | None = None) -> Iterat
         unit: The unit of numbers; None expects a first line that names it.
     """
     del chance
-    first = lines.peek()
-    if first is not None and not _cell(first)[:1].isdigit():
+    first = _cell(lines.peek() or "")
+    if first and not (first[0].isdigit() or is_number(first)):
         unit = _headed(lines, next(lines), unit)
     parse: Callable[[str], int] | None = None
     for line in lines:
