@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
+from edge_agent.errors import AgentError
 from edge_agent.state_lock import is_locked, open_lock
 
 _PREFIX = "laxity-run-"
 _LOCK = "lock"
+
+_LEAST_BYTES = 1_000_000
+"""Ray writes a tenth of this at its start. Without room it waits for its own files for a minute and
+a half, and then names one of them, not the disk."""
 
 
 def make_run_dir() -> Path:
@@ -19,15 +25,38 @@ def make_run_dir() -> Path:
 
     Its path is short, because Ray and the workers put unix sockets below it, whose paths are
     limited to 107 bytes. Folders of this user's killed runs are removed.
+
+    Raises:
+        AgentError: There is no folder for it that can be written, or no room.
     """
-    root = _root()
-    for old in root.glob(f"{_PREFIX}*"):
-        if not _is_used(old):
-            shutil.rmtree(old, ignore_errors=True)
+    try:
+        root = _root()
+        for old in root.glob(f"{_PREFIX}*"):
+            if not _is_used(old):
+                shutil.rmtree(old, ignore_errors=True)
+        return _made_in(root)
+    except OSError as error:
+        raise AgentError(
+            f"no folder can be made for sockets and Ray's files: {error.strerror}; make room in "
+            f"{tempfile.tempdir or '/tmp'}, or set TMPDIR to another folder"
+        ) from None
+
+
+def _made_in(root: Path) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=root))
-    made = folder / f"{_LOCK}.new"  # without its name until it is locked: another agent may look
-    fcntl.flock(open_lock(made), fcntl.LOCK_EX)
-    made.rename(folder / _LOCK)
+    try:
+        # Without its name until it is locked: another agent may look.
+        made = folder / f"{_LOCK}.new"
+        lock = open_lock(made)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        made.rename(folder / _LOCK)
+        # Only writing tells: root has room that others lack, and users and groups have quotas.
+        if os.pwrite(lock, bytes(_LEAST_BYTES), 0) < _LEAST_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(lock, 0)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return folder
 
 

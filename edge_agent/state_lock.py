@@ -43,7 +43,7 @@ def locked(state_dir: Path, who: str) -> int:
         The descriptor that holds the lock until it is closed or the process ends.
 
     Raises:
-        AgentError: Another process holds the lock, or the folder can't be written.
+        AgentError: Another process holds the lock, or the folder can't be written or locked.
     """
     with made(state_dir):
         lock = open_lock(state_dir / f"{who}.lock")
@@ -53,6 +53,11 @@ def locked(state_dir: Path, who: str) -> int:
         os.close(lock)
         raise AgentError(
             f"another {who} uses {state_dir}; stop it, or set another state_dir"
+        ) from None
+    except OSError as error:  # as on a network share without a lock service
+        os.close(lock)
+        raise AgentError(
+            f"the state folder {state_dir} can't be locked: {error.strerror}; set another state_dir"
         ) from None
     return lock
 

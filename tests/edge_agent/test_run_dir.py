@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from edge_agent.errors import AgentError
 from edge_agent.run_dir import make_run_dir
-from edge_agent.state_lock import mask_writing
+from edge_agent.state_lock import locked, mask_writing
 
 HOLDS = """
 import sys
@@ -91,6 +94,31 @@ def test_what_another_user_has_made_is_not_even_opened(tmp_path, monkeypatch):
     made = make_run_dir()
 
     assert sorted(tmp_path.iterdir()) == sorted([made, bait])
+
+
+def test_a_folder_where_no_file_can_grow_is_told_and_left_as_it_was(tmp_path):
+    """As on a full disk."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+    script = f"{limit}\n{HOLDS}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    told = f"no folder can be made for sockets and Ray's files: .*; make room in {tmp_path}, or set"
+    assert re.search(told, done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_others_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(AgentError, match=r"sockets and Ray's files: No such file or directory; "):
+        make_run_dir()
+
+
+def test_a_state_folder_that_takes_no_locks_is_told(tmp_path, monkeypatch):
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(AgentError, match="can't be locked: No locks available; set another state"):
+        locked(tmp_path, "agent")
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o000, 0o755), (0o027, 0o750), (0o077, 0o700)])
