@@ -18,7 +18,7 @@ from urllib.parse import quote
 import msgpack
 
 from scheduler.durable.records import Bounds, Ended, KeptTask, NewTask, Specs
-from scheduler.durable.rows import COLUMNS, kept_from, specs_from
+from scheduler.durable.rows import COLUMNS, header_from, kept_from, specs_from
 from scheduler.errors import LaxityError, Overloaded, TaskConflict, Unavailable
 
 FILE = "tasks.db"
@@ -310,9 +310,13 @@ class Database:
         return None if row is None else kept_from(row)
 
     def result(self, seq: int) -> tuple[dict[str, Any], bytes] | None:
-        """Header and outputs of a task that ended with a result; None for any other."""
+        """Header and outputs of a task that ended with a result; None for any other.
+
+        Raises:
+            Unavailable: The header is damaged.
+        """
         row = self._sql.execute("SELECT header, body FROM outputs WHERE seq = ?", (seq,)).fetchone()
-        return None if row is None else (msgpack.unpackb(row[0]), row[1])
+        return None if row is None else (header_from(row[0]), row[1])
 
     def inputs(self, seqs: Iterable[int]) -> dict[int, tuple[Specs, bytes] | None]:
         """The input tensors of waiting tasks, as specs and bytes, by task number.

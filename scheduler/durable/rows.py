@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgpack
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import RequestClass
 from scheduler.durable.records import KeptTask, Specs, class_of
-from scheduler.errors import InvalidInput
+from scheduler.errors import InvalidInput, Unavailable
 from scheduler.wire import body_bytes
 
 COLUMNS = (
@@ -28,6 +29,18 @@ def specs_from(packed: bytes) -> Specs | None:
     except (ValueError, msgpack.UnpackException, InvalidInput):
         return None
     return specs
+
+
+def header_from(packed: bytes) -> dict[str, Any]:
+    """Decodes the header of a result from disk.
+
+    Raises:
+        Unavailable: It is damaged, which SQLite does not notice.
+    """
+    with suppress(ValueError, msgpack.UnpackException):
+        if isinstance(header := msgpack.unpackb(packed), dict):
+            return header
+    raise Unavailable("its result is damaged on disk", {"durable": False})
 
 
 @lru_cache(1024)

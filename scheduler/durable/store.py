@@ -119,7 +119,10 @@ class _Worker:
 
 def _tell(thens: list[Then], found: Sequence[Any]) -> None:
     for then, value in zip(thens, found, strict=True):
-        then(value)
+        try:
+            then(value)
+        except Exception:  # of one caller, who must not cost the others their answers
+            log.exception("an answer about a task failed")
 
 
 class Store:

@@ -10,6 +10,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -642,6 +643,51 @@ def test_one_damaged_text_costs_no_other_task(tmp_path: Path) -> None:
         assert [task["task"] for task in listed["tasks"]] == ["d", "c", "b", "a"]
         assert (listed["waiting"], listed["problem"]) == (5, None)
         assert await counter.submit("f") == {"task": "f", "new": True}
+        await counter.close()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("header", [b"\x07", b"\xc1", b""], ids=range(3))
+def test_one_damaged_result_costs_no_other_task(tmp_path: Path, header: bytes) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        for id_ in "abc":
+            await counter.submit(id_)
+        for seq in (1, 2, 3):
+            stored: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            ended = Ended(seq, Outcome.COMPLETED, "", 0, {"out": []}, memoryview(b""))
+            counter.desk._store.write(partial(Database.end, ended=ended), stored.set_result)
+            assert await stored
+        await counter.close()
+        with closing(sqlite3.connect(tmp_path / FILE)) as raw, raw:
+            raw.execute("UPDATE outputs SET header = ? WHERE seq = 1", (header,))
+        raw.close()
+        counter = Counter(tmp_path)
+        first, *others = await asyncio.gather(
+            *[counter.ask("task_result", task=id_, wait_ns=S) for id_ in "abc"]
+        )
+        assert (first["code"], first["message"]) == ("unavailable", "its result is damaged on disk")
+        assert [each["t"] for each in others] == ["result", "result"]
+        await counter.close()
+
+    run(scene)
+
+
+def test_a_caller_that_can_not_be_answered_costs_no_other_its_answer(tmp_path: Path) -> None:
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        await counter.submit("a")
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def fail(_: object) -> None:
+            raise TypeError("such as an answer that can't be encoded")
+
+        with structlog.testing.capture_logs() as said:
+            counter.desk._store.read(lambda db: 1, fail)
+            counter.desk._store.read(lambda db: 2, answer.set_result)
+            assert await asyncio.wait_for(answer, 30) == 2
+        assert [each["event"] for each in said] == ["an answer about a task failed"]
         await counter.close()
 
     run(scene)
