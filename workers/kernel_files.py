@@ -44,10 +44,13 @@ class Standing(NamedTuple):
     Attributes:
         state: The state of its main thread, as a letter of proc(5).
         cpu_ticks: The CPU time of all its threads, in clock ticks.
+        started_ticks: When it started, in clock ticks since the machine did; with the process id it
+            names a process, also after the wall clock has been set.
     """
 
     state: str
     cpu_ticks: int
+    started_ticks: int
 
 
 def standing(pid: int, root: Path = Path("/")) -> Standing | None:
@@ -60,6 +63,6 @@ def standing(pid: int, root: Path = Path("/")) -> Standing | None:
     # Skip the process name in brackets, which may itself hold blanks and brackets.
     fields = (text_of(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
     try:
-        return Standing(fields[0], int(fields[11]) + int(fields[12]))
+        return Standing(fields[0], int(fields[11]) + int(fields[12]), int(fields[19]))
     except (ValueError, IndexError):
         return None

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 from ray import serve
 from ray.exceptions import RayActorError
@@ -32,6 +31,7 @@ from edge_agent.terminal import signals_held, wait_for_signal
 from scheduler.files import folder_fault
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
+from workers.kernel_files import standing
 
 _LOOK_S = 0.5
 _ANSWER_S = 5.0
@@ -85,7 +85,7 @@ class Deployment:
 
     def _start_serve(self) -> Record:
         http = self.config.http
-        started = not serve.status().proxies
+        started, own = not serve.status().proxies, standing(os.getpid())
         serve.start(
             proxy_location="HeadOnly" if self._cluster is not None else "EveryNode",
             http_options={"host": http.host, "port": http.port},
@@ -96,7 +96,7 @@ class Deployment:
             ray.get_runtime_context().gcs_address,
             self._cluster is not None,
             os.getpid(),
-            psutil.Process().create_time(),
+            own and own.started_ticks,
             started,
         )
         record.write(self.config.state_dir)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
 from scheduler.files import replace_file
+from workers.kernel_files import standing
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Record:
         ray_address: The address of the cluster that hosts it.
         own_ray: Whether that cluster belongs to it alone.
         pid: The process that can end it; None if that has left it on another's cluster.
-        started_s: When that process started, to tell it from a later one with the same id.
+        started_ticks: When that process started, as in `Standing`, to tell it from a later one with
+            the same id; None without a process.
         started_serve: Whether it started Ray Serve on that cluster.
         ready: Whether it serves.
     """
@@ -31,7 +34,7 @@ class Record:
     ray_address: str
     own_ray: bool
     pid: int | None
-    started_s: float
+    started_ticks: int | None
     started_serve: bool
     ready: bool = False
 
@@ -43,11 +46,12 @@ class Record:
         """The process that can end it; None if there is none any more."""
         if self.pid is None:
             return None
-        try:
-            process = psutil.Process(self.pid)
-            return process if process.create_time() == self.started_s else None
-        except psutil.NoSuchProcess:
+        stands = standing(self.pid)
+        if stands is None or stands.started_ticks != self.started_ticks:
             return None
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid)
+        return None
 
 
 def record_file(state_dir: Path) -> Path:

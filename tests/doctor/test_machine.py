@@ -101,7 +101,7 @@ def test_who_computes_beside_the_box_is_named_and_the_box_is_not(machine) -> Non
 
 
 def test_a_processs_time_is_read_whatever_it_is_called(machine) -> None:
-    fields = "S 1 1 1 0 -1 0 0 0 0 0 30 12 0 0 20 0"
+    fields = "S 1 1 1 0 -1 0 0 0 0 0 30 12 0 0 20 0 1 0 4711"
     files = {"proc/9/stat": f"9 (a) b ( c) {fields}\n", "proc/9/cmdline": "a\0-b\0"}
     around = machine({**files, "proc/10/stat": f"10 (kthread) {fields}", "proc/10/cmdline": ""})
     assert _look(around.root).by_pid == {9: (42, "a -b")}

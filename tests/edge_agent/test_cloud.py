@@ -31,6 +31,7 @@ from edge_agent.state_lock import locked
 from scheduler.cli.cloud import view
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
+from workers.kernel_files import standing
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "deploy/rayservice.yaml"
@@ -62,7 +63,7 @@ def test_status_says_once_which_models_no_replica_serves() -> None:
 def test_a_cluster_that_is_gone_is_told_at_once(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"{host}:{closed.getsockname()[1]}"
-    record = Record("w", "http://h:1", address, False, None, 0.0, True)
+    record = Record("w", "http://h:1", address, False, None, None, True)
     refused = pytest.raises(AgentError, match=f"^no Ray cluster at {address}: Connection refused$")
     with refused, connected(record):
         pass
@@ -193,23 +194,36 @@ def test_a_cpu_device_has_a_thread_for_each_of_its_cpus() -> None:
 # -- what `laxity cloud` remembers
 
 
-def record(pid: int | None, started_s: float) -> Record:
-    return Record("laxity", "http://127.0.0.1:1", "127.0.0.1:2", True, pid, started_s, True)
+def record(pid: int | None, started_ticks: int | None) -> Record:
+    return Record("laxity", "http://127.0.0.1:1", "127.0.0.1:2", True, pid, started_ticks, True)
 
 
 def test_what_is_up_is_remembered_as_long_as_its_process_lives(tmp_path: Path) -> None:
     assert read_record(tmp_path) is None
-    mine = record(os.getpid(), psutil.Process().create_time())
+    own = standing(os.getpid())
+    assert own is not None
+    mine = record(os.getpid(), own.started_ticks)
     mine.write(tmp_path)
     assert read_record(tmp_path) == mine
     assert mine.process() == psutil.Process()
     # Its number may have gone to another process by now, which nobody must end for it.
-    record(os.getpid(), 1.0).write(tmp_path)
+    record(os.getpid(), own.started_ticks - 1).write(tmp_path)
     assert read_record(tmp_path) is None
-    record(None, 1.0).write(tmp_path)
+    record(None, None).write(tmp_path)
     assert read_record(tmp_path) is not None
     forget_record(tmp_path)
     assert read_record(tmp_path) is None
+
+
+def test_what_is_up_is_found_after_the_clock_has_been_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as a box without a battery for its clock hears the time from others."""
+    own = standing(os.getpid())
+    assert own is not None
+    record(os.getpid(), own.started_ticks).write(tmp_path)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _: 1.0)  # it moves with the clock
+    assert read_record(tmp_path) is not None
 
 
 UP = """
@@ -232,7 +246,7 @@ def test_up_locks_its_folder_before_it_loads_ray(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\0\0", "[]", "{}"])
 def test_a_record_that_a_lost_write_has_left_is_none(tmp_path: Path, text: str) -> None:
-    record(None, 1.0).write(tmp_path)
+    record(None, None).write(tmp_path)
     record_file(tmp_path).write_text(text)
     assert read_record(tmp_path) is None
 
