@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from edge_agent.cloud.record import Record
 
 _LOOK_S = 0.2
+_BETWEEN_S = 180.0
+"""How long it may start, or end, without a record: three starts of Ray take half of that."""
+
 _END_S = 60.0
 """How long the process that holds a cluster may take to end, after the time to drain requests."""
 
@@ -75,8 +78,7 @@ def up(
 def down(config: ConfigFile, as_json: AsJson = False) -> None:
     """Stop what `up` has started, and nothing else."""
     settings = _load(config)
-    while (record := _record(settings)) is None and _is_between(settings):
-        time.sleep(_LOOK_S)
+    record = _record(settings) or _record_later(config, settings)
     if record is not None:
         _end(record, settings)
     if as_json:
@@ -136,6 +138,23 @@ def _is_between(config: ApplicationConfig) -> bool:
     from edge_agent.state_lock import is_held
 
     return is_held(config.state_dir, "cloud")
+
+
+def _record_later(file: Path, config: ApplicationConfig) -> Record | None:
+    """Waits for an application that is starting or ending; returns its record if it is up then.
+
+    Raises:
+        LaxityError: It takes longer than either does, so that its record must have been removed.
+    """
+    end_s = time.monotonic() + _BETWEEN_S
+    while (record := _record(config)) is None and _is_between(config):
+        if time.monotonic() > end_s:
+            raise LaxityError(
+                f"the application of {file} has been starting or ending for {_BETWEEN_S:.0f} s, or "
+                f"its record in {config.state_dir} was removed; end `laxity cloud up` by SIGTERM"
+            )
+        time.sleep(_LOOK_S)
+    return record
 
 
 def _locked(config: ApplicationConfig) -> int:

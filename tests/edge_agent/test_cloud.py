@@ -28,9 +28,11 @@ from edge_agent.cloud.record import Record, forget_record, read_record, record_f
 from edge_agent.cloud.replica import with_threads
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
+from scheduler.cli import cloud
 from scheduler.cli.cloud import view
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
+from scheduler.errors import LaxityError
 from workers.kernel_files import standing
 
 ROOT = Path(__file__).parents[2]
@@ -224,6 +226,21 @@ def test_what_is_up_is_found_after_the_clock_has_been_set(
     record(os.getpid(), own.started_ticks).write(tmp_path)
     monkeypatch.setattr(psutil.Process, "create_time", lambda _: 1.0)  # it moves with the clock
     assert read_record(tmp_path) is not None
+
+
+def test_down_does_not_wait_for_ever_for_a_record_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config(tmp_path, state_dir="state")
+    lock = locked(tmp_path / "state", "cloud")
+    monkeypatch.setattr(cloud, "_BETWEEN_S", 0.0)
+    monkeypatch.setattr("edge_agent.ray_settings.set_ray_environment", lambda _: None)
+    try:
+        with pytest.raises(LaxityError, match=r"or its record in .*state was removed; end `lax"):
+            cloud.down(tmp_path / "cloud.yaml")
+    finally:
+        os.close(lock)
+    cloud.down(tmp_path / "cloud.yaml")  # nothing is up
 
 
 UP = """
