@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from tempfile import TemporaryFile
 from typing import IO
@@ -80,11 +81,12 @@ def _results(
         TemporaryFile() as notes,  # it has no name, so nothing is left of it after a kill
         ProcessPoolExecutor(size, spawn, _begin, (_path_of(notes),)) as pool,
     ):
-        futures = {
-            pool.submit(experiment.play, choices, seed): index
-            for index, (experiment, seed) in enumerate(tasks)
-        }
         try:
+            with _held_back():  # this starts the processes
+                futures = {
+                    pool.submit(experiment.play, choices, seed): index
+                    for index, (experiment, seed) in enumerate(tasks)
+                }
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BrokenProcessPool:
@@ -98,6 +100,16 @@ def _results(
         finally:
             # Only the pool's own thread may cancel: it fails the futures if Ctrl-C ends a process.
             pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Holds back Ctrl-C, also in the processes that are started meanwhile, until they begin."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _path_of(file: IO[bytes]) -> str:
@@ -115,6 +127,7 @@ def _begin(notes: str) -> None:
     sys.stdout = sys.stderr
     warnings.filterwarnings("ignore", module=r"replay\.")
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see `_held_back`
     threading.Thread(target=_follow, daemon=True).start()
     note_in(notes)
     watch()

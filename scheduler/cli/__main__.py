@@ -11,9 +11,10 @@ def main() -> None:
     """Runs the command; see `scheduler.cli.main`."""
     try:
         from scheduler.cli.main import main as run
+
+        run()  # imports more, and handles Ctrl-C itself once it has begun
     except KeyboardInterrupt:
         sys.exit(130)
-    run()
 
 
 if __name__ == "__main__":

@@ -1098,11 +1098,14 @@ def test_a_token_comes_with_what_the_box_keeps_of_it(laxity):
     assert laxity("token")[1].split()[1] != made["token"]
 
 
-def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path):
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+@pytest.mark.parametrize(
+    ("module", "words"), [("typer", ["--version"]), ("pydantic", ["replay", "load-1_0"])]
+)
+def test_ctrl_c_while_the_command_is_loaded_leaves_no_traceback(tmp_path, module, words):
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n")
     found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     ended = subprocess.run(
-        [sys.executable, "-m", "scheduler.cli", "--version"],
+        [sys.executable, "-m", "scheduler.cli", *words],
         env=os.environ | {"PYTHONPATH": found},
         capture_output=True,
         text=True,

@@ -185,6 +185,22 @@ def test_processes_end_at_once_with_their_parent_and_leave_nothing(number, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+INTERRUPTED = """
+import os, signal, sys
+if "--multiprocessing-fork" in sys.orig_argv:
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_while_processes_are_loaded_leaves_no_traceback_of_theirs(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    found = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command, env = [sys.executable, "-c", ENDLESS], os.environ | {"PYTHONPATH": found}
+    ended = run(command, env=env, capture_output=True, text=True)
+    assert "a simulation process died" in ended.stderr
+    assert "KeyboardInterrupt" not in ended.stderr
+
+
 def test_a_process_that_dies_is_said():
     dying = Experiment("dying", _Dying(), fleet())
     with pytest.raises(ChildProcessError, match="a simulation process died"):
