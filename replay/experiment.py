@@ -106,7 +106,7 @@ class Stopped(KeyboardInterrupt):
     """
 
     def __init__(self, played: Played) -> None:
-        super().__init__()
+        super().__init__(played)  # so that it can leave the process that played them
         self.played = played
 
 

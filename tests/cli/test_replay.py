@@ -228,6 +228,17 @@ def test_policies_that_were_played_until_ctrl_c_are_shown(run, monkeypatch, poli
     assert f"work, load 3, seed 1, was stopped {told}" in " ".join(out.split())
 
 
+def test_a_policy_that_raises_ctrl_c_in_a_process_of_its_own_stops_as_it_would_here(run):
+    Path("tired.py").write_text(
+        "from policies.edf import Edf\n\n"
+        "class Tired(Edf):\n    def decide(self, view):\n        raise KeyboardInterrupt\n"
+    )
+    words = ["load-0_5", "--requests", "9", "--seeds", "2", "--no-bound", "--json", "rows.json"]
+    status, _, err = run(*words, "--policy", "edf,tired.py", "--jobs", "2")
+    assert (status, err.count("process")) == (130, 0)
+    assert [row["policy"] for row in rows()] in (["edf"], ["edf", "edf"])
+
+
 def test_a_reader_of_the_rows_that_goes_away_takes_nothing_else(files):
     laxity = f"{sys.executable} -m scheduler.cli replay load-0_5 --requests 9 --no-bound"
     ended = subprocess.run(
