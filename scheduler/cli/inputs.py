@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,11 +201,15 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
         with loaded as file:
             found = _from_archive(file.files, source, specs)
             return {name: _array_of(file, held, path) for name, held in found.items()}
+    except WrongUsage:
+        raise
     except OSError as error:
         raise WrongUsage(f"{path} can't be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise WrongUsage(f"{path} is no text in UTF-8: {error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+    except MemoryError as error:
+        raise WrongUsage(f"{path} can't be read: {error or 'no memory is left'}") from None
+    except Exception as error:  # a damaged file leads NumPy, and what it uses, to raise any kind
+        if path.suffix.lower() == TEXT:
+            raise WrongUsage(f"{path} is no text in UTF-8: {error}") from None
         if path.suffix.lower() in _NUMPY:
             raise WrongUsage(
                 f"{path} can't be read: it is cut short, damaged, not written by NumPy, or holds "
@@ -325,8 +327,10 @@ def _open_picture(path: Path) -> Image.Image:
     try:
         picture: Image.Image = Image.open(path)
         picture.load()
-    except OSError as error:
-        why = error.strerror or "not a picture, or a damaged one"
+    except Image.DecompressionBombError as error:
+        raise WrongUsage(f"{path} can't be read: {error}") from None
+    except Exception as error:  # a damaged file leads Pillow to raise errors of any kind
+        why = getattr(error, "strerror", None) or "not a picture, or a damaged one"
         raise WrongUsage(f"{path} can't be read: {why}") from None
     if picture.mode.startswith(("I", "F")):
         raise WrongUsage(f"{path} has more than 8 bits per channel; save it with 8, or as .npy")

@@ -61,6 +61,19 @@ class TestPictures:
         assert found.array[0, 0, 3] == 0
         assert found.array[0, 1].tolist() == [16] * 4
 
+    @pytest.mark.parametrize(
+        ("name", "data", "told"),
+        [
+            ("x.ppm", b"P6 8x 8 255\n", "not a picture, or a damaged one"),
+            ("x.png", b"\x89PNG\r\n\x1a\n\0\0\0\4IHDR", "not a picture, or a damaged one"),
+            ("x.ppm", b"P6 99999 99999 255\n", "Image size (9999800001 pixels) exceeds limit"),
+        ],
+    )
+    def test_a_damaged_picture_is_told_whatever_pillow_raises(self, tmp_path, name, data, told):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(WrongUsage, match=re.escape(f"{name} can't be read: {told}")):
+            load_inputs([str(tmp_path / name)], [spec(3, 8, 8)], None)
+
     def test_levels_beyond_the_range_of_an_input_are_refused(self, picture):
         with pytest.raises(WrongUsage, match="is uint8, where there is no room for 300"):
             from_picture(picture, spec(2, 4, dtype="uint8"), (0, 300))
@@ -68,6 +81,11 @@ class TestPictures:
     def test_an_input_that_is_no_picture(self, picture):
         with pytest.raises(WrongUsage, match=r"float32 \[10\], which is no picture's shape"):
             from_picture(picture, spec(10))
+
+
+_SIZE, _HUGE = b"(1000,), }         ", b"(1000000000000,), }"
+_METHOD_9 = b"-\0\0\0\x09\0"
+"""The head of a part of a ZIP file, with a compression that Python lacks."""
 
 
 class TestArrays:
@@ -134,6 +152,9 @@ class TestArrays:
             ("objects.npy", "or holds Python objects"),
             ("damaged.npz", "it is cut short, damaged"),
             ("cut.npy", "it is cut short, damaged"),
+            ("header.npy", "it is cut short, damaged"),
+            ("method.npz", "it is cut short, damaged"),
+            ("huge.npy", "huge.npy can't be read: Unable to allocate 3.64 TiB"),
             ("foreign.npz", "foreign.npz: image is no array of NumPy"),
             ("foreign.npz:image", "foreign.npz: image is no array of NumPy"),
             ("empty.npz", "empty.npz has no array in it"),
@@ -150,6 +171,11 @@ class TestArrays:
         (tmp_path / "damaged.npz").write_bytes(damaged)
         np.save(tmp_path / "cut.npy", np.zeros(1000))
         os.truncate(tmp_path / "cut.npy", 1000)
+        header = (tmp_path / "cut.npy").read_bytes()
+        (tmp_path / "header.npy").write_bytes(header.replace(b"}", b"{"))
+        (tmp_path / "huge.npy").write_bytes(header.replace(b"8'", b"4'").replace(_SIZE, _HUGE))
+        method = (tmp_path / "whole.npz").read_bytes().replace(b"-\0\0\0\0\0", _METHOD_9)
+        (tmp_path / "method.npz").write_bytes(method)
         with zipfile.ZipFile(tmp_path / "foreign.npz", "w") as archive:
             archive.writestr("image.npy", "no array")
         with pytest.raises(WrongUsage, match=re.escape(said)):
