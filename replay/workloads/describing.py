@@ -21,7 +21,7 @@ from replay.readers import FORMATS
 from replay.readers.timing import LATEST_S, is_slice
 from replay.workloads.clients import ClientStream
 from replay.workloads.errors import WorkloadError
-from replay.workloads.keys import Keys, is_number, nearest
+from replay.workloads.keys import MOST, Keys, is_number, nearest
 from replay.workloads.mix import Mix, MixEntry
 from replay.workloads.processes import PROCESSES
 from replay.workloads.workload import Stream, TraceStream, Workload
@@ -116,6 +116,8 @@ def _process(keys: Keys, name: str, mix: Mix) -> Stream:
         whole = field.type == "int"
         if not is_number(value) or (whole and not isinstance(value, int)):
             raise keys.wrong(field.name, f"a {'whole number' if whole else 'number'} for {name}")
+        if value > MOST:
+            raise keys.problem(field.name, f"should be at most {MOST:g}; got {value:g}")
         options[field.name] = value
     try:
         process = kind(**options)

@@ -16,6 +16,15 @@ NS = 1e9
 MOST_JITTER = 0.5
 """As a share of the period; with more jitter, a camera's frames would overtake each other."""
 
+MOST_CAMERAS = 100_000
+"""Each has random numbers of its own, which take 3 kB."""
+
+LEAST_STAY_S = 0.001
+"""Of a burst or between two; shorter ones would take more time than the requests in them."""
+
+LEAST_CV = 0.001
+"""Of the gaps; with less, requests come as evenly as from `constant`, and their shape overflows."""
+
 
 class Process(Protocol):
     """An arrival process, for any mean rate.
@@ -158,7 +167,7 @@ class Gamma:
     cv: float
 
     def __post_init__(self) -> None:
-        _require(0 < self.cv <= 100, "cv", "from above 0 to 100", self.cv)
+        _require(LEAST_CV <= self.cv <= 100, "cv", f"from {LEAST_CV} to 100", self.cv)
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
         """One stream."""
@@ -182,8 +191,8 @@ class Bursts:
 
     def __post_init__(self) -> None:
         _require(1 <= self.factor < math.inf, "factor", "1 or more", self.factor)
-        _require(0 < self.burst_s < math.inf, "burst_s", "above 0", self.burst_s)
-        _require(0 < self.quiet_s < math.inf, "quiet_s", "above 0", self.quiet_s)
+        for name, stay_s in (("burst_s", self.burst_s), ("quiet_s", self.quiet_s)):
+            _require(LEAST_STAY_S <= stay_s < math.inf, name, f"{LEAST_STAY_S} or more", stay_s)
 
     def streams(self, rate_per_s: float, seed: str) -> list[Iterator[int]]:
         """One stream; the rate is the mean over quiet and bursts."""
@@ -235,7 +244,8 @@ class Cameras:
     spread: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(self.cameras >= 1, "cameras", "1 or more", self.cameras)
+        most = f"from 1 to {MOST_CAMERAS:,}"
+        _require(1 <= self.cameras <= MOST_CAMERAS, "cameras", most, self.cameras)
         _require(0 <= self.jitter < MOST_JITTER, "jitter", "from 0 to below 0.5", self.jitter)
         _require(0 <= self.spread <= 1, "spread", "from 0 to 1", self.spread)
 

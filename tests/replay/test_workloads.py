@@ -161,10 +161,14 @@ class TestProcesses:
     @pytest.mark.parametrize(
         ("make", "said"),
         [
-            (lambda: Gamma(0), "cv should be from above 0 to 100; got 0"),
+            (lambda: Gamma(0), "cv should be from 0.001 to 100; got 0"),
+            (lambda: Gamma(1e-170), "cv should be from 0.001 to 100; got 1e-170"),
             (lambda: Bursts(0.5, 1, 1), "factor should be 1 or more"),
+            (lambda: Bursts(2, 1e-320, 1), "burst_s should be 0.001 or more"),
+            (lambda: Bursts(2, 1, 1e-320), "quiet_s should be 0.001 or more"),
             (lambda: Diurnal(1.5, 60), "amplitude should be from 0 to 1"),
-            (lambda: Cameras(0), "cameras should be 1 or more"),
+            (lambda: Cameras(0), "cameras should be from 1 to 100,000; got 0"),
+            (lambda: Cameras(10**9), "cameras should be from 1 to 100,000; got 1000000000"),
             (lambda: Cameras(1, spread=1.1), "spread should be from 0 to 1"),
             (lambda: Cameras(3, 0.5), "jitter should be from 0 to below 0.5"),
         ],
@@ -393,9 +397,10 @@ class TestDescription:
     @pytest.mark.parametrize(
         ("before", "after", "said"),
         [
-            ("cv: 4", "cv: -1", r"load\.yaml: cv should be from above 0 to 100; got -1"),
+            ("cv: 4", "cv: -1", r"load\.yaml: cv should be from 0.001 to 100; got -1"),
             ("cv: 4", "cv: many", "cv should be a number for gamma; got 'many'"),
             ("cv: 4", "", "cv should be a number for gamma; it is missing"),
+            ("cv: 4", "cv: 1e308", r"load\.yaml: cv should be at most 1e\+12; got 1e\+308"),
             ("cv: 4", "cv: 4\ncv: 5", r"load\.yaml:5: cv: given twice; it is already on line 4"),
             ("cv: 4", "cv: 4\ncvs: 4", "cvs is no key; did you mean 'cv'"),
             ("cv: 4", "cv: 4\nburst_s: 4", "burst_s is no key; known here: .*process"),
