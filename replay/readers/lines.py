@@ -175,8 +175,8 @@ def open_lines(path: Path | str) -> Generator[Lines]:
     try:
         # A pipe can't be read twice, so the first bytes are looked at in the buffer.
         file = open(path, "rb")  # noqa: SIM115
-    except OSError as error:
-        found = f"can't be opened ({error.strerror})"
+    except (OSError, ValueError) as error:  # the latter for a null byte in its name
+        found = f"can't be opened ({getattr(error, 'strerror', None) or error})"
         raise TraceError(name, None, found, "a trace that can be read") from None
     with file:
         try:

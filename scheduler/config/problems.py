@@ -86,6 +86,8 @@ def read_yaml_file(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
     except UnicodeDecodeError as error:
         message = f"not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}"
         raise ConfigError(str(path), [Problem("", message)]) from None
+    except ValueError as error:  # as of a name with a null byte
+        raise ConfigError(repr(str(path)), [Problem("", f"can't be read: {error}")]) from None
     return read_yaml(text, str(path))
 
 

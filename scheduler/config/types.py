@@ -26,8 +26,10 @@ def absolute(path: Path, info: ValidationInfo) -> Path:
     """Makes a path of a configuration absolute; a relative one starts at the folder of the file.
 
     Raises:
-        ValueError: It starts at an unknown home.
+        ValueError: It starts at an unknown home, or no file can have that name.
     """
+    if "\0" in str(path):
+        raise ValueError(f"{str(path)!r} has a null byte in it, which no file's name can have")
     base = (info.context or {}).get("base") or Path.cwd()
     try:
         return Path(os.path.normpath(base / path.expanduser()))

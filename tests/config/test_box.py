@@ -263,6 +263,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
             "cloud[0].cost_per_request: should be a valid number; got true",
         ),
         ("a: " + "[" * 5000, "edge.yaml: not YAML"),
+        ('models: "a\\0b"', "edge.yaml:1: models: 'a\\x00b' has a null byte in it, which no file"),
     ],
 )
 def test_a_mistake_is_told_where_it_is(refusal, text, told):
@@ -273,6 +274,8 @@ def test_a_mistake_is_told_where_it_is(refusal, text, told):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml: can't be read: No such file"):
         load_config(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match=r"x00b': can't be read: embedded null byte"):
+        load_config(tmp_path / "a\0b")
     (tmp_path / "latin.yaml").write_bytes(b"site: caf\xe9\n")
     with pytest.raises(ConfigError, match=r"latin\.yaml: not UTF-8 text: byte 9 is 0xe9"):
         load_config(tmp_path / "latin.yaml")

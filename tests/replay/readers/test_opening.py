@@ -178,6 +178,10 @@ class TestErrors:
         with pytest.raises(TraceError, match=r"none\.csv: can't be opened \(No such file"):
             list(open_trace(tmp_path / "none.csv"))
 
+    def test_a_name_that_no_file_can_have(self, tmp_path):
+        with pytest.raises(TraceError, match=r"can't be opened \(embedded null byte\)"):
+            list(open_trace(tmp_path / "a\0b"))
+
     def test_a_folder(self, tmp_path):
         with pytest.raises(TraceError, match="Is a directory"):
             list(open_trace(tmp_path))
