@@ -8,8 +8,9 @@ from pathlib import Path
 
 from workers.batches import Item, ItemRunner
 from workers.judging import Answers
+from workers.loading import spell
 from workers.model import Model, Variant
-from workers.runtimes.base import DeviceSpec, ModelLoadError, Runtime, one_line
+from workers.runtimes.base import DeviceSpec, Runtime, one_line
 from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.openvino import OpenVino
 
@@ -53,13 +54,13 @@ def reference_answers(
             continue
         try:
             session = runtime.load(model, variant, cpu, cache_dir)
-        except ModelLoadError as error:
-            report(runtime.name, f"cannot be compared with: {error}")
+        except Exception as error:  # a library's failure must not lose the device
+            report(runtime.name, f"cannot be compared with: {spell(error)}")
             continue
         try:
             runner = ItemRunner(session, model.signature.batched)
             return [runner.run_batch([item])[0] for item in items]
-        except Exception as error:  # a library's failure must not lose the device
+        except Exception as error:  # as above
             report(runtime.name, f"cannot be compared with: {one_line(error)}")
         finally:
             session.close()

@@ -759,6 +759,22 @@ def test_what_served_before_a_restart_and_fails_now_is_said(start, add, monkeypa
     assert any("the disk is gone" in problem.reason for problem in host.problems)
 
 
+def test_a_library_that_fails_to_load_the_reference_is_told(tmp_path, add, load, monkeypatch):
+    """Of any kind: left to pass, it would end the worker at each of its starts."""
+
+    def fail(*_):
+        raise RuntimeError("no infer request")
+
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    told: list[tuple[str, str]] = []
+    ask = (DeviceSpec("gpu:0", "gpu"), tmp_path, lambda *why: told.append(why))
+    monkeypatch.setattr(OnnxRuntime, "load", fail)
+    assert reference_answers(model, model.variants[0], xs(1), *ask) is not None  # OpenVINO's
+    said = "cannot be compared with: RuntimeError: no infer request"
+    assert told == [("onnxruntime", said)]
+
+
 def test_an_accelerators_reference_is_told_when_there_is_none(root, tmp_path, add, load):
     add("relu", onnx_models.relu())
     model = load("relu")
