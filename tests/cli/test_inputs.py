@@ -154,7 +154,7 @@ class TestArrays:
             ("cut.npy", "it is cut short, damaged"),
             ("header.npy", "it is cut short, damaged"),
             ("method.npz", "it is cut short, damaged"),
-            ("huge.npy", "huge.npy can't be read: Unable to allocate 3.64 TiB"),
+            ("huge.npy", "huge.npy can't be read: "),  # for want of memory, or of what it promises
             ("foreign.npz", "foreign.npz: image is no array of NumPy"),
             ("foreign.npz:image", "foreign.npz: image is no array of NumPy"),
             ("empty.npz", "empty.npz has no array in it"),
