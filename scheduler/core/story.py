@@ -21,6 +21,10 @@ from scheduler.core.values import sealed
 What = Event | Command | Wake
 """What a story consists of. A policy's wish to wait is part of it, because it has a reason."""
 
+_TOLD = (Submitted, BatchDone, Wake, BatchFailed, Cancelled, TargetUp, TargetDown)
+"""The events and wishes that may concern a request. The others would only take memory: a policy
+that another one has replaced, or offers with all that was measured of them."""
+
 
 @sealed(frozen=True, slots=True)
 class StoryEntry:
@@ -38,8 +42,9 @@ class Story:
         self._log: deque[tuple[int, What]] = deque(maxlen=entries)
 
     def add(self, at_ns: int, what: What) -> None:
-        """Adds an event or a wish."""
-        self._log.append((at_ns, what))
+        """Adds an event or a wish, unless it concerns no request."""
+        if isinstance(what, _TOLD):
+            self._log.append((at_ns, what))
 
     def add_all(self, at_ns: int, commands: Iterable[Command]) -> None:
         """Adds the commands of one moment."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -18,11 +20,13 @@ from scheduler.core.events import (
     Cancelled,
     PolicySwapped,
     Submitted,
+    TargetChanged,
     TargetReport,
     TargetUp,
     Woken,
 )
 from scheduler.core.latency import LatencyCurve
+from scheduler.core.limits import Limits
 from scheduler.core.outcomes import Outcome
 from scheduler.core.policy import Decision, Drop, Hedge, Place, View, Wake
 from scheduler.core.requests import RequestClass
@@ -256,3 +260,26 @@ def test_a_story_tells_the_whole_life(box):
         *("Dispatch", "Cancelled", "CancelRun", "Finish"),
     ]
     assert box.scheduler.story(77) == []
+
+
+def test_nothing_is_kept_of_a_policy_that_was_replaced():
+    box = Scheduler(Scripted([]))
+    replaced = weakref.ref(box.policy)
+    for _ in range(2):  # the second one comes as an event itself
+        last = Edf()
+        box.handle(PolicySwapped("edf", last), 0)
+        gc.collect()
+        assert replaced() is None
+        replaced = weakref.ref(last)
+        del last
+
+
+def test_events_that_concern_no_request_take_no_room_in_the_story():
+    box = Scheduler(Edf(), Limits(story_entries=4))
+    box.handle(TargetUp(target()), 0)
+    box.handle(Submitted((request(1, 90),)), 0)
+    told = box.story(1)
+    for at in range(1, 9):
+        box.handle(TargetReport("cpu:0", (offer(),)), at)
+        box.handle(TargetChanged(target()), at)
+    assert box.story(1) == told != []
