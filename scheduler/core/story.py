@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish
 from scheduler.core.events import (
@@ -22,8 +23,8 @@ What = Event | Command | Wake
 """What a story consists of. A policy's wish to wait is part of it, because it has a reason."""
 
 _TOLD = (Submitted, BatchDone, Wake, BatchFailed, Cancelled, TargetUp, TargetDown)
-"""The events and wishes that may concern a request. The others would only take memory: a policy
-that another one has replaced, or offers with all that was measured of them."""
+"""The events and wishes that may concern a request. The others would only take memory, as would
+a policy that another one has replaced."""
 
 
 @sealed(frozen=True, slots=True)
@@ -43,8 +44,11 @@ class Story:
 
     def add(self, at_ns: int, what: What) -> None:
         """Adds an event or a wish, unless it concerns no request."""
-        if isinstance(what, _TOLD):
-            self._log.append((at_ns, what))
+        if not isinstance(what, _TOLD):
+            return
+        if isinstance(what, TargetUp):  # its offers have all that was measured of them
+            what = replace(what, target=replace(what.target, offers=()))
+        self._log.append((at_ns, what))
 
     def add_all(self, at_ns: int, commands: Iterable[Command]) -> None:
         """Adds the commands of one moment."""

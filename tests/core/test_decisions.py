@@ -283,3 +283,11 @@ def test_events_that_concern_no_request_take_no_room_in_the_story():
         box.handle(TargetReport("cpu:0", (offer(),)), at)
         box.handle(TargetChanged(target()), at)
     assert box.story(1) == told != []
+
+
+def test_a_story_keeps_no_measurements(box):
+    box.handle(TargetUp(target()), 0)
+    submit(box, request(1, 90))
+    box.handle(TargetUp(target()), 1 * MS)
+    told = [entry.what for entry in box.scheduler.story(1) if isinstance(entry.what, TargetUp)]
+    assert [(what.target.id, what.target.offers) for what in told] == [("cpu:0", ())]
