@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 
 import xxhash
@@ -35,7 +35,7 @@ class CompiledCache:
         root.mkdir(parents=True, exist_ok=True)
         self._root = root
         self._key = _box_key(root / "box.key")
-        self._used: set[str] = set()
+        self._used: dict[str, str | None] = {}  # folders, and for which case
         # By folder, the names, sizes and times of its files when their digests last matched:
         # hashing an engine of a gigabyte takes a second.
         self._sound: dict[Path, Looks] = {}
@@ -45,11 +45,11 @@ class CompiledCache:
 
         Args:
             label: Prefix of its name, for people; valid in a file name.
-            of: Everything the compiled files depend on.
+            of: Everything the compiled files depend on; `case` is the variant's (`Case.key`).
         """
         text = json.dumps(dict(of), sort_keys=True)
         name = f"{label}-{xxhash.xxh3_128(text.encode()).hexdigest()}"
-        self._used.add(name)
+        self._used[name] = of.get("case")
         path = self._root / name
         path.mkdir(parents=True, exist_ok=True)  # all may have been removed since the start
         return path
@@ -87,8 +87,15 @@ class CompiledCache:
         replace_file(folder / _MANIFEST, json.dumps(digests, indent=1))
         self._sound[folder] = looks_of(folder)
 
-    def remove_unused(self, label: str) -> None:
-        """Remove a label's folders that `folder` has not returned since the start."""
+    def remove_unused(self, label: str, cases: Container[str | None]) -> None:
+        """Remove a label's folders that `folder` has not returned since the start for these cases.
+
+        It may be returning others of them in another thread.
+        """
+        for name, case in list(self._used.items()):
+            if name.startswith(f"{label}-") and case not in cases:
+                del self._used[name]
+                self._sound.pop(self._root / name, None)
         for path in self._root.glob(f"{label}-*"):
             if path.is_dir() and path.name not in self._used:
                 shutil.rmtree(path, ignore_errors=True)

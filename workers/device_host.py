@@ -124,8 +124,9 @@ class DeviceHost:
         self._stuck = StuckWatch(spec.limits.stuck_after_s)
         self._prepared_in = self._watch.state
         around = self._surroundings(state_dir, max_batch, effort, system_root)
-        self._cache = around.cache
         self._trials = RuntimeTrials(spec, self._runtimes, around, self.problems)
+        # What is compiled of them stays, in case somebody goes back to them.
+        self._replaced: dict[str, Model] = {}
         self._served = ServedVariants(
             spec.limits.model_bytes,
             self._reload,
@@ -156,7 +157,7 @@ class DeviceHost:
         for model, variant, better in work.challenges():
             if better is not None:
                 yield self._served.serve(model, variant, better)
-        self._cache.remove_unused(self.spec.id.replace(":", "-"))
+        self._trials.remove_unused([*models, *self._replaced.values()])
 
     def prepare_changes(self, progress: Progress = ignore_progress) -> Iterator[Prepared]:
         """Prepare the models that were added to the repository, or replaced in it.
@@ -193,6 +194,7 @@ class DeviceHost:
                 why = [f"variant '{p.variant}': {p.told()[1]}" for p in self._take_problems(model)]
                 self._tell(still_served(model.name, "; ".join(why) or _AGAIN))
                 self.problems += problems
+        self._trials.remove_unused([*self.repository.models.values(), *self._replaced.values()])
 
     def adopt(self, ready: Prepared) -> tuple[list[Offer], list[Key]]:
         """Serve a model as prepared, in place of the one of its name.
@@ -202,6 +204,8 @@ class DeviceHost:
         """
         name, served = ready.model.name, self._served
         with served.lock:
+            if (known := self.repository.models.get(name, ready.model)) is not ready.model:
+                self._replaced[name] = known
             models = {**self.repository.models, name: ready.model}
             self.repository = replace(self.repository, models=models)
             gone = [key for key in served.of(name) if key[1] not in ready.choices]

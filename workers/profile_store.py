@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +15,11 @@ from workers.profiling import LatencySamples
 
 _MAY_CHANGE = {"runtime", "power", "throttled"}
 """The parts of a fingerprint that can change on the same device."""
+
+_MOST_OF_EACH, _MOST = 8, 1000
+"""How many profiles are kept under a fingerprint, of each variant and in all: the last ones, so
+that going back to earlier files costs nothing. The whole file is read for each, and a model's files
+may be replaced every day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class _Document(BaseModel):
 
     format: int = 1
     fingerprint: Fingerprint
-    profiles: dict[str, _Entry] = {}
+    profiles: dict[str, _Entry] = {}  # the oldest first
 
 
 class ProfileStore:
@@ -83,9 +89,11 @@ class ProfileStore:
         return Profile(**entry.model_dump(exclude={"model", "variant"}))
 
     def put(self, of: Fingerprint, key: str, model: str, variant: str, profile: Profile) -> None:
-        """Store a profile; the names are for people who read the file."""
+        """Store a profile; the oldest make room for it."""
         document = self._read(of)
+        document.profiles.pop(key, None)  # the newest comes last
         document.profiles[key] = _Entry(model=model, variant=variant, **asdict(profile))
+        document.profiles = _newest(document.profiles)
         self._directory.mkdir(parents=True, exist_ok=True)  # it may have been removed meanwhile
         replace_file(self.path(of), document.model_dump_json(indent=1), durable=True)
 
@@ -128,6 +136,16 @@ class ProfileStore:
             self._report(f"profiles in {path} do not fit this version; measuring again")
             return _Document(fingerprint=of)
         return document
+
+
+def _newest(profiles: Mapping[str, _Entry]) -> dict[str, _Entry]:
+    of_each: Counter[tuple[str, str]] = Counter()
+    kept: list[tuple[str, _Entry]] = []
+    for key, entry in reversed(list(profiles.items())):
+        of_each[entry.model, entry.variant] += 1
+        if of_each[entry.model, entry.variant] <= _MOST_OF_EACH:
+            kept.append((key, entry))
+    return dict(reversed(kept[:_MOST]))
 
 
 def _library(of: Fingerprint) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -73,6 +73,12 @@ class RuntimeTrials:
         Profiles measured in another state are not used, so `choose` then measures again.
         """
         return self._loader.look_at_device()
+
+    def remove_unused(self, models: Iterable[Model]) -> None:
+        """Remove what is compiled of other files than those of these models."""
+        most = self._around.max_batch
+        cases = {Case(model, v).key(most) for model in models for v in model.variants}
+        self._around.cache.remove_unused(self._device.id.replace(":", "-"), cases)
 
     def candidates(self, model: Model, variant: Variant) -> list[Runtime]:
         """The runtimes to try on a variant."""

@@ -178,6 +178,27 @@ def test_a_replaced_model_is_served_once_it_is_ready(host, add):
     assert host.measure_again("first", "unknown") is None
 
 
+def test_what_was_compiled_of_replaced_files_stays_until_they_are_replaced_again(
+    host, add, tmp_path
+):
+    def compiled() -> set[str]:
+        return {path.name for path in (tmp_path / "state/compiled").iterdir() if path.is_dir()}
+
+    of = [compiled()]
+    for factor in (2.0, 3.0, 4.0):
+        add("first", onnx_models.times(factor))
+        assert looks(host) == [False, True]
+        assert added(host) == ["first/1"]
+        assert run(host) == [-factor, 0, 2 * factor]
+        of.append(compiled() - set().union(*of))
+        assert compiled() == of[-2] | of[-1]
+        assert of[-1]
+    add("first", onnx_models.gather())
+    assert looks(host) == [False, True]
+    assert added(host) == []  # it has other inputs
+    assert compiled() == of[-2] | of[-1]
+
+
 def test_a_file_in_the_place_of_a_model_is_told(host, root):
     shutil.rmtree(root / "first")
     (root / "first").write_text("model/1.onnx")

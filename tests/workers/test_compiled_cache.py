@@ -81,9 +81,9 @@ def test_two_names_cannot_be_exchanged(tmp_path, cache):
 
 def test_folders_that_nobody_asked_for_are_removed(tmp_path, cache, folder):
     later = CompiledCache(tmp_path / "compiled")
-    used = later.folder("gpu-0", {"digest": "new"})
+    used = later.folder("gpu-0", {"case": "new"})
     others = later.folder("gpu-1", {})
-    later.remove_unused("gpu-0")
+    later.remove_unused("gpu-0", {"new"})
 
     assert not folder.exists()
     assert used.exists()

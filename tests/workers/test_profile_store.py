@@ -111,6 +111,26 @@ def test_a_failed_write_leaves_the_old_file(store, monkeypatch):
     assert list(store.path(HERE).parent.iterdir()) == [store.path(HERE)]
 
 
+def test_old_profiles_make_room_for_those_of_new_files(store):
+    store.put(HERE, "in use", "other model", "fp32", MEASURED)
+    for number in range(100):
+        store.put(HERE, f"key {number}", "model", "fp32", MEASURED)
+        store.put(HERE, "measured again", "model", "fp32", MEASURED)
+        if number == 49:
+            size = store.path(HERE).stat().st_size
+    assert store.path(HERE).stat().st_size == size
+    for key in ("in use", "key 99", "key 98", "measured again"):
+        assert store.get(HERE, key) == MEASURED
+    assert store.get(HERE, "key 0") is None
+
+
+def test_models_that_were_removed_make_room(store, monkeypatch):
+    monkeypatch.setattr("workers.profile_store._MOST", 3)
+    for number in range(5):
+        store.put(HERE, f"key {number}", f"model {number}", "fp32", MEASURED)
+    assert [store.get(HERE, f"key {n}") == MEASURED for n in range(5)] == [False] * 2 + [True] * 3
+
+
 @pytest.fixture
 def system(tmp_path):
     """The files of a system that fingerprints read."""
