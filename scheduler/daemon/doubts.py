@@ -88,6 +88,11 @@ class Doubts:
         self._next_ns = now_ns + IDLE_NS
         return target_id, offer
 
+    def forget(self, target_id: str) -> None:
+        """Forgets a target that is removed."""
+        self._asked = {key: asked for key, asked in self._asked.items() if key[0] != target_id}
+        self._disturbed_ns.pop(target_id, None)
+
     def _may_disturb(
         self, target: TargetState, offer: Offer, submission: Submission, now_ns: int
     ) -> bool:

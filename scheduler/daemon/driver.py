@@ -145,6 +145,7 @@ class Driver:
             self._lose(TargetDown(target_id, reason, blameless=True, removed=True))
         self.catalog.forget(target_id)
         self._energy.forget(target_id)
+        self._doubts.forget(target_id)
         await linked.close()
 
     def on_way(self, target_id: str, transfer_ns: tuple[int, float]) -> None:

@@ -41,6 +41,13 @@ def test_the_quickest_idle_device_is_asked_and_the_next_a_second_later():
     assert asked(doubts, devices, LATER + IDLE_NS) == "cpu:0"
 
 
+def test_a_target_that_was_removed_starts_over():
+    doubts = Doubts()
+    assert asked(doubts, [device("box-b"), device("cpu:0", 9)], LATER) == "box-b"
+    doubts.forget("box-b")
+    assert asked(doubts, [device("box-b"), device("cpu:0", 9)], LATER + IDLE_NS) == "box-b"
+
+
 @pytest.mark.parametrize(
     "change",
     [
