@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -591,17 +593,37 @@ def test_a_central_redis_gets_no_more_at_once_than_a_slow_way_takes(
         central, link = a_central()
         for number in range(40):
             central.put("m", number.to_bytes(32, "big"), bytes(size), 60_000)
+        waiting_bytes = central.waiting_bytes
+        assert waiting_bytes >= 40 * size
         link.open = True
         central.on_open()
         commands, on_replies = link.sent[-1]
         assert len(commands) == at_once
         on_replies(None)
-        assert central.waiting_bytes == 40 * size
+        assert central.waiting_bytes == waiting_bytes
         central.on_open()
         while central.written < 40:
             commands, on_replies = link.sent[-1]
             on_replies([b"OK"] * len(commands))
         assert (central.waiting_bytes, central.dropped) == (0, 0)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 100_000])
+def test_what_waits_for_a_central_redis_takes_no_more_memory_than_it_may(size: int) -> None:
+    async def scene() -> None:
+        most_bytes = 2_000_000
+        central = CentralCopy("redis://127.0.0.1:1/0", most_bytes)
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            while not central.dropped:
+                central.put("m", os.urandom(32), bytes(size), 60_000)
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most_bytes / 2 < after - before <= most_bytes
 
     asyncio.run(scene())
 

@@ -20,6 +20,9 @@ _BYTES_AT_ONCE = 256_000
 _TRIES = 3
 """How often an answer is sent alone after it was lost."""
 
+_OVERHEAD_BYTES = 300
+"""Approximate memory of a waiting answer in addition to its value."""
+
 _TIMEOUT_S = 5.0
 """Generous, because nobody waits for these writes: a slow link is no reason to hang up."""
 
@@ -29,13 +32,13 @@ class CentralCopy:
 
     Args:
         url: The Redis, as redis-py takes it.
-        most_bytes: Capacity of the queue.
+        most_bytes: The most memory that the queue takes.
 
     Attributes:
         link: The connection.
         written: Number of answers that arrived.
         dropped: Number of answers that were dropped, expired, or refused by Redis.
-        waiting_bytes: Size of the queue.
+        waiting_bytes: The memory that the queue takes, approximately.
     """
 
     def __init__(self, url: str, most_bytes: int) -> None:
@@ -51,7 +54,7 @@ class CentralCopy:
         """Adds an answer."""
         until_ns = time.monotonic_ns() + ttl_ms * 1_000_000
         self._waiting.append((redis_key(model, key), value, until_ns))
-        self.waiting_bytes += len(value)
+        self.waiting_bytes += _size(value)
         while self.waiting_bytes > self._most_bytes:
             self._take()
             self.dropped += 1
@@ -69,7 +72,7 @@ class CentralCopy:
 
     def _take(self) -> tuple[bytes, bytes, int]:
         taken = self._waiting.popleft()
-        self.waiting_bytes -= len(taken[1])
+        self.waiting_bytes -= _size(taken[1])
         return taken
 
     def _next(self, now_ns: int) -> list[tuple[bytes, bytes, int]]:
@@ -127,7 +130,7 @@ class CentralCopy:
             self.dropped += len(some)
             return
         self._waiting.extendleft(reversed(some))
-        self.waiting_bytes += sum(len(value) for _, value, _ in some)
+        self.waiting_bytes += sum(_size(value) for _, value, _ in some)
 
     def status(self) -> dict[str, Any]:
         """The state of the link and of the queue."""
@@ -137,3 +140,7 @@ class CentralCopy:
             "dropped": self.dropped,
             "waiting_bytes": self.waiting_bytes,
         }
+
+
+def _size(value: bytes) -> int:
+    return len(value) + _OVERHEAD_BYTES
