@@ -157,7 +157,7 @@ def test_a_model_that_cannot_be_loaded_again_fails_its_requests_alone(start, add
     host, _ = start()
     list(host.prepare())
     host.repository.models["a"].variants[0].path.write_bytes(b"gone bad")
-    for folder in (host._cache._root).iterdir():
+    for folder in host._trials._around.cache._root.iterdir():
         if folder.is_dir():
             for file in folder.iterdir():
                 file.unlink()
