@@ -48,6 +48,7 @@ format: $(VENV)/.dev ## fix what `check` can fix automatically
 bench: $(VENV)/.bench ## measure what the scheduler adds to a bare inference, compared with other servers
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m benchmarks.overhead --json benchmarks/results/overhead.json
+	$(BIN)/python -m benchmarks.tail --json benchmarks/results/tail.json
 	$(BIN)/python -m benchmarks.doors --json benchmarks/results/doors.json
 
 # Third-party servers, each with its own requirements. Triton's Python backend needs the python3 of
