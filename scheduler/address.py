@@ -135,10 +135,9 @@ def plainly(error: BaseException) -> str:
     """
     if not isinstance(error, OSError):
         return str(error)
-    number = error.errno or 0
-    # A resolver's numbers are negative, and Windows has many more.
-    is_known = number > 0 and not getattr(error, "winerror", None)
-    return os.strerror(number) if is_known else error.strerror or str(error)
+    # A resolver's and OpenSSL's errors have classes and numbers of their own, Windows more numbers.
+    is_own = type(error).__module__ != "builtins" or getattr(error, "winerror", None)
+    return os.strerror(error.errno) if error.errno and not is_own else error.strerror or str(error)
 
 
 def spoken(kind: Literal["http", "grpc"], url: str) -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import pickle
 import re
+import socket
+import ssl
 import textwrap
 from importlib import resources
 from pathlib import Path
@@ -460,6 +462,22 @@ def test_a_client_finds_its_own_daemon_before_the_systems(monkeypatch, tmp_path)
     assert default_url() == f"unix://{own}"
     monkeypatch.setenv("LAXITY_URL", "tcp://edge-7:8701")
     assert default_url() == "tcp://edge-7:8701"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"), "Connection refused"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (socket.gaierror(8, "nodename nor servname provided"), "nodename nor servname provided"),
+        (ssl.SSLError(1, "certificate verify failed"), "certificate verify failed"),
+        (OSError("Multiple exceptions: a, b"), "Multiple exceptions: a, b"),
+        (TimeoutError(), ""),
+        (ValueError("no address"), "no address"),
+    ],
+)
+def test_an_error_says_its_reason_in_the_words_of_whoever_has_its_number(error, told):
+    assert address.plainly(error) == told
 
 
 def test_a_socket_that_can_not_be_looked_at_is_not_there(monkeypatch, tmp_path):
