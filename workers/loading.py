@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,6 +98,11 @@ class Loader:
         conditions = {key: of[key] for key in keys}
         case_key = case.key(self.around.max_batch)
         return self.around.cache.folder(self._label, {**conditions, "case": case_key})
+
+    def remove_unused(self, cases: Iterable[Case]) -> None:
+        """Remove the folders of all others, and those not asked for since the start."""
+        keys = {case.key(self.around.max_batch) for case in cases}
+        self.around.cache.remove_unused(self._label, keys)
 
     def is_exchanged(self, case: Case, runtime: str = "*") -> bool:
         """Whether a variant's file was replaced since it was read; if so, report a problem.

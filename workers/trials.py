@@ -76,9 +76,7 @@ class RuntimeTrials:
 
     def remove_unused(self, models: Iterable[Model]) -> None:
         """Remove what is compiled of other files than those of these models."""
-        most = self._around.max_batch
-        cases = {Case(model, v).key(most) for model in models for v in model.variants}
-        self._around.cache.remove_unused(self._device.id.replace(":", "-"), cases)
+        self._loader.remove_unused(Case(model, v) for model in models for v in model.variants)
 
     def candidates(self, model: Model, variant: Variant) -> list[Runtime]:
         """The runtimes to try on a variant."""
