@@ -252,13 +252,10 @@ class Feeder:
         of its class.
         """
         card = self._driver.catalog.cards.get(tasks[0].kind.model)
-        misfits = [
-            (task, why)
-            for task in tasks
-            if card is not None
-            and task.inputs is not None
-            and (why := misfit(card, task.inputs[0])) is not None
-        ]
+        if card is None:
+            return False
+        fetched = [(task, task.inputs[0]) for task in tasks if task.inputs is not None]
+        misfits = [(task, why) for task, specs in fetched if (why := misfit(card, specs))]
         for task, why in misfits:
             self._lanes.remove(task)
             self._end(task, Outcome.FAILED, f"the model has changed since: {why}")
