@@ -82,13 +82,10 @@ def test_one_whose_deadline_passes_before_the_other_connection_is_open_is_told_s
 
 def test_what_is_large_is_less_over_tcp_than_over_a_unix_socket(box, client):
     frame = {"image": np.zeros(LARGE_BYTES_TCP // 4 + 1, np.float32)}
-    server = box.run(box.loop.create_server(lambda: Peer(box), "127.0.0.1", 0))
-    host, port = server.sockets[0].getsockname()
-    with Client(f"tcp://{host}:{port}") as by_tcp:
+    with box.on_tcp() as url, Client(url) as by_tcp:
         for each in (client, by_tcp):
             each.infer("digits", image(1), deadline_ms=MINUTE_MS)
             each.infer("digits", frame, deadline_ms=MINUTE_MS)
-    box.loop.call_soon_threadsafe(server.close)
     (first, _), (second, _), (third, _), (fourth, _) = box.messages("infer")
     assert second is first
     assert fourth is not third
