@@ -141,8 +141,10 @@ class Everywhere:
         if was_thrifty and not self._is_thrifty():  # something was just given up
             yield from fill(self._outlook, self._next, self._evictions, self._cheapest_first)
         if view.queues and self._is_thrifty() and some_open(view, _is_dear):
-            wake_ns = max(self._free.latest_ns(self._outlook), view.now_ns + PATIENCE_NS)
-            yield Wake(wake_ns, "free targets will finish what is queued in time")
+            wake_ns = self._free.latest_ns(self._outlook)
+            if wake_ns is not None:
+                wake_ns = max(wake_ns, view.now_ns + PATIENCE_NS)
+                yield Wake(wake_ns, "free targets will finish what is queued in time")
 
     def _refusals(self, arrivals: list[Request]) -> Iterator[Drop]:
         if arrivals:

@@ -70,12 +70,22 @@ class Apart:
             pace = self._paces[kind] = Pace(bids)
         return pace.cost_ns
 
-    def latest_ns(self, outlook: Outlook) -> int:
-        """The last moment at which the other targets could still take the waiting requests."""
-        ones_ns = [
-            queue.soonest_ns() - one_ns
-            for queue in self.view.queues.values()
-            for target_id, one_ns in outlook.ones_ns(queue.kind)
-            if target_id not in self._targets
-        ]
-        return max(min(ones_ns, default=0), self.view.now_ns + LOOK_AGAIN_NS)
+    def latest_ns(self, outlook: Outlook) -> int | None:
+        """The next moment just before which the other targets could still take a waiting request.
+
+        Args:
+            outlook: What all targets could do.
+
+        Returns:
+            It is at least `LOOK_AGAIN_NS` ahead; None if there is no such request.
+        """
+        moments_ns = []
+        for queue in self.view.queues.values():
+            for target_id, one_ns in outlook.ones_ns(queue.kind):
+                if target_id not in self._targets:
+                    done_ns = outlook.starts_ns[target_id] + one_ns
+                    soonest_ns = queue.soonest_from(done_ns + 2 * LOOK_AGAIN_NS)
+                    if soonest_ns is not None:
+                        spare_ns = soonest_ns - done_ns
+                        moments_ns.append(self.view.now_ns + spare_ns - LOOK_AGAIN_NS)
+        return min(moments_ns, default=None)

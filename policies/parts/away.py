@@ -65,7 +65,9 @@ class Away:
             elif not self._can_wait(decision.request):
                 yield decision
         if view.queues and some_open(view, self._is_far):
-            yield Wake(near.latest_ns(outlook), "nearer targets will finish what is queued in time")
+            wake_ns = near.latest_ns(outlook)
+            if wake_ns is not None:
+                yield Wake(wake_ns, "nearer targets will finish what is queued in time")
 
     def _send(self, late: list[Request]) -> Iterator[Place]:
         """Batches of late requests for open far targets, the cheapest first."""

@@ -145,6 +145,16 @@ class ClassQueue:
                 soonest_ns = level.deadlines_ns[0]
         return soonest_ns
 
+    def soonest_from(self, from_ns: int) -> int | None:
+        """The earliest deadline at `from_ns` or later; None if there is none."""
+        soonest_ns: int | None = None
+        for level in self._levels:
+            deadlines = level.deadlines_ns
+            at = bisect_left(deadlines, from_ns)
+            if at < len(deadlines) and (soonest_ns is None or deadlines[at] < soonest_ns):
+                soonest_ns = deadlines[at]
+        return soonest_ns
+
     def due(self, before_ns: int, from_ns: int = 0) -> list[Request]:
         """The requests with a deadline from `from_ns` to just before `before_ns`."""
         found: list[Request] = []

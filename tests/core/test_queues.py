@@ -42,6 +42,8 @@ def test_a_queue_answers_like_a_sorted_list(fields, at, count):
     assert queue.first(count, at) == [r for r in expected if r.deadline_ns >= at][:count]
     assert queue.due(at) == [r for r in expected if r.deadline_ns < at]
     assert queue.due(at, 5) == [r for r in expected if 5 <= r.deadline_ns < at]
+    later = [r.deadline_ns for r in expected if r.deadline_ns >= at]
+    assert queue.soonest_from(at) == min(later, default=None)
     if expected:
         assert queue.head() == expected[0]
         assert queue.soonest_ns() == min(r.deadline_ns for r in expected)

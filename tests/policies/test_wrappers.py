@@ -20,7 +20,7 @@ from policies.proactive_drop import ProactiveDrop
 from policies.spill import Spill
 from replay.laws import MakePolicy, Watch
 from replay.simulator import Arrival, Simulator
-from scheduler.core.commands import Dispatch
+from scheduler.core.commands import Dispatch, WakeAt
 from scheduler.core.errors import PolicyFailed
 from scheduler.core.events import BatchDone, Submitted, TargetUp, Woken
 from scheduler.core.outcomes import Outcome
@@ -97,6 +97,28 @@ def test_what_is_in_time_here_stays_here():
     watch = box(Spill)
     assert sent(submit(watch, request(1, 50))) == [("cpu:0", (1,))]
     assert sent(submit(watch, request(2, 50))) == []
+    watch.close()
+
+
+@pytest.mark.parametrize("policy", [Spill, Goodput])
+def test_nobody_looks_again_for_a_target_that_is_too_slow_for_all_that_wait(policy):
+    slow = replace(CLOUD, offers=(offer(base_ms=100),))
+    watch = box(policy, target("cpu:0", offer(base_ms=20, item_ms=1, sizes=(1,)), slots=1), slow)
+    submit(watch, request(1, 90))
+    commands = submit(watch, request(2, 90), at_ms=1)
+    assert all(wake.at_ns >= 20 * MS for wake in of(WakeAt, commands))
+    watch.close()
+
+
+@pytest.mark.parametrize("policy", [Spill, Goodput])
+def test_what_waits_here_goes_to_a_far_target_just_before_it_is_too_late_for_that(policy):
+    watch = box(policy, target("cpu:0", offer(base_ms=50, item_ms=1, sizes=(1,)), slots=1), CLOUD)
+    submit(watch, request(1, 200))
+    commands = submit(watch, request(2, 110), request(3, 165), at_ms=1)
+    (wake,) = of(WakeAt, commands)
+    assert wake.at_ns == (110 - 15.5 - 1) * MS  # what the cloud takes, and one to spare
+    # The box's own device should have been done long ago.
+    assert sent(watch.handle(Woken(), wake.at_ns)) == [("cloud", (2, 3))]
     watch.close()
 
 
