@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from statistics import median
 
 RunBatch = Callable[[int], object]
@@ -21,26 +22,27 @@ class Effort:
         budget_ns: Time limit for the repeats at one batch size beyond `min_repeats`, and likewise
             for the warm-up before them.
         total_ns: Time after which no larger batch is tried.
+        longest_ns: A larger batch that would probably take longer than this is not tried.
         min_repeats: The fewest repeats at a batch size, however long they take.
         max_repeats: The most repeats at a batch size, however short they are.
         max_warm_ups: The most runs to wait for a session to become steady.
         points: The most samples kept for a batch size.
         min_gain: The share by which a doubled batch must raise items per second.
         flat_steps: The number of doublings in a row without that gain that ends the ladder.
-        slow_ns: A batch that takes longer ends the ladder, and need only run `slow_repeats` times.
-        slow_repeats: Repeats of a slow batch.
+        slow_ns: A batch that takes longer is warmed up by one run, and is not measured if the next
+            run is without that gain as well; that ends the ladder.
     """
 
     budget_ns: int = 350_000_000
     total_ns: int = 3_000_000_000
-    min_repeats: int = 8
+    longest_ns: int = 1_000_000_000
+    min_repeats: int = 3
     max_repeats: int = 60
     max_warm_ups: int = 30
     points: int = 32
     min_gain: float = 0.03
     flat_steps: int = 2
     slow_ns: int = 250_000_000
-    slow_repeats: int = 3
 
 
 def batch_ladder(max_batch: int) -> Iterator[int]:
@@ -75,20 +77,26 @@ def measure_ladder(
     """
     effort = effort or Effort()
     measured: dict[int, tuple[int, ...]] = {}
+    typical: dict[int, float] = {}
     best_rate, flat = 0.0, 0
     began_ns = clock_ns()
     for batch in batch_ladder(max_batch):
         if measured and clock_ns() - began_ns >= effort.total_ns:
             break
+        if measured and _expected_ns(batch, typical) > effort.longest_ns:
+            break
         if not accept(batch, measured) and batch > 1:
             break
-        samples = _measure(run_batch, batch, effort, clock_ns)
+        useless_ns = batch / (best_rate * (1 + effort.min_gain)) if measured else inf
+        samples = _measure(run_batch, batch, effort, clock_ns, useless_ns)
+        if not samples:
+            break
         measured[batch] = thin(samples, effort.points)
-        typical_ns = median(samples)
-        rate = batch / typical_ns
+        typical[batch] = median(samples)
+        rate = batch / typical[batch]
         flat = 0 if rate >= best_rate * (1 + effort.min_gain) else flat + 1
         best_rate = max(best_rate, rate)
-        if flat >= effort.flat_steps or typical_ns > effort.slow_ns:
+        if flat >= effort.flat_steps:
             break
     return measured
 
@@ -101,34 +109,51 @@ def thin(samples: list[int], points: int) -> tuple[int, ...]:
     return tuple(ordered[(2 * i + 1) * len(ordered) // (2 * points)] for i in range(points))
 
 
-def _measure(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> list[int]:
-    _warm_up(run_batch, batch, effort, clock_ns)
+def _expected_ns(batch: int, typical: Mapping[int, float]) -> float:
+    """How long a larger batch would take at least: in line with the last two sizes."""
+    *earlier, last = typical
+    if not earlier:
+        return typical[last]
+    per_item_ns = (typical[last] - typical[earlier[-1]]) / (last - earlier[-1])
+    return typical[last] + per_item_ns * (batch - last)
+
+
+def _measure(
+    run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs, useless_ns: float
+) -> list[int]:
+    """The repeats at one batch size; empty if it is slow and no faster than a useless one."""
+    warmed_ns = _warm_up(run_batch, batch, effort, clock_ns)
     samples: list[int] = []
     began_ns = clock_ns()
     while len(samples) < effort.max_repeats:
         samples.append(_time(run_batch, batch, clock_ns))
-        slow = samples[0] > effort.slow_ns
-        enough = len(samples) >= (effort.slow_repeats if slow else effort.min_repeats)
+        if min(warmed_ns, samples[0]) > max(useless_ns, effort.slow_ns):
+            return []
+        enough = len(samples) >= effort.min_repeats
         if enough and clock_ns() - began_ns >= effort.budget_ns:
             break
     return samples
 
 
-def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> None:
+def _warm_up(run_batch: RunBatch, batch: int, effort: Effort, clock_ns: ClockNs) -> int:
     """Run until the best of the last three runs is no longer 5 % faster than all earlier ones.
 
     On a machine that is busy with other work the times may never settle; then the budget ends the
     warm-up.
+
+    Returns:
+        How long the fastest run took.
     """
     times: list[int] = []
     began_ns = clock_ns()
     while len(times) < effort.max_warm_ups:
         times.append(_time(run_batch, batch, clock_ns))
         if times[-1] > effort.slow_ns or clock_ns() - began_ns > effort.budget_ns:
-            return
+            break
         earlier, latest = times[:-3], times[-3:]
         if earlier and min(latest) >= 0.95 * min(earlier):
-            return
+            break
+    return min(times)
 
 
 def _time(run_batch: RunBatch, batch: int, clock_ns: ClockNs) -> int:

@@ -91,7 +91,7 @@ def start_box(
         token_file=str(token),
         policy={"name": "spill"},
         devices=pace.devices(devices),
-        profile={"max_batch": BATCH, "seconds": 1.0},
+        profile={"max_batch": BATCH},
         journal={"enabled": False},
         neighbours={"name": name, "join": [f"{other.address}:{PORT}" for other in join]},
         cloud=[{**far, "url": f"grpc://{cloud.address}:{GRPC_PORT}"}] if cloud is not None else [],
@@ -108,7 +108,7 @@ def start_cloud(folder: Path, models: Path, host: Host, pace: Pace) -> RunningAg
         START_S,
         listen={"grpc": f"127.0.0.1:{GRPC_PORT}"},
         devices=pace.devices(2),
-        profile={"max_batch": BATCH, "seconds": 1.0},
+        profile={"max_batch": BATCH},
         journal={"enabled": False},
     )
 

@@ -73,12 +73,33 @@ def test_a_gain_counts_from_three_per_cent(share, last):
     assert max(ladder) == last
 
 
-def test_a_slow_batch_is_kept_and_ends_the_ladder():
-    ladder, device = measure(lambda batch, run: 200 * MS + 30 * batch * MS, 32)
+def test_batches_of_a_slow_model_that_pay_are_measured_a_few_times():
+    ladder, device = measure(lambda batch, run: 200 * MS + 5 * batch * MS, 32)
 
-    assert ladder.keys() == {1, 2}
-    assert set(ladder[2]) == {260 * MS}
-    assert device.runs[2] <= 1 + 3
+    assert ladder.keys() == {1, 2, 4}  # for which the time suffices
+    assert set(ladder[4]) == {220 * MS}
+    assert device.now_ns < 4_000 * MS
+
+
+def test_a_slow_batch_that_does_not_pay_runs_twice_and_ends_the_ladder():
+    ladder, device = measure(lambda batch, run: 300 * MS * batch, 32)
+
+    assert ladder.keys() == {1}
+    assert device.runs == {1: 1 + 3, 2: 2}
+
+
+def test_a_slow_batch_whose_first_run_takes_longer_is_measured():
+    ladder, _ = measure(lambda batch, run: (400 + 300 * (run == 0)) * MS, 2)
+
+    assert ladder == {1: (400 * MS,) * 3, 2: (400 * MS,) * 3}
+
+
+@pytest.mark.parametrize(("per_item_ms", "largest"), [(100, 8), (105, 4), (205, 2)])
+def test_no_batch_is_tried_that_would_take_longer_than_a_second(per_item_ms, largest):
+    effort = Effort(total_ns=60_000 * MS)
+    ladder, device = measure(lambda batch, run: (200 + per_item_ms * batch) * MS, 32, effort)
+
+    assert max(ladder) == max(device.runs) == largest
 
 
 def test_a_very_slow_model_is_measured_a_few_times_only():
@@ -92,10 +113,12 @@ def test_short_runs_repeat_up_to_the_limit_and_long_ones_up_to_the_budget():
     _, short = measure(lambda batch, run: 1_000, 1)
     ladder, _ = measure(lambda batch, run: 20 * MS, 1)
     least, _ = measure(lambda batch, run: 100 * MS, 1)
+    slow, _ = measure(lambda batch, run: 200 * MS, 1)
 
     assert 60 + 3 <= short.runs[1] <= 60 + 30
     assert len(ladder[1]) == 18  # 350 ms of 20 ms
-    assert len(least[1]) == 8
+    assert len(least[1]) == 4
+    assert len(slow[1]) == 3
 
 
 def test_warming_up_lasts_until_runs_get_no_faster():
@@ -122,9 +145,9 @@ def test_a_warm_up_that_never_settles_ends_with_the_budget():
 def test_no_larger_batch_is_tried_once_the_time_is_over():
     ladder, device = measure(lambda batch, run: 150 * MS + batch * MS, 32)
 
-    # Eight repeats of 150 ms and the warm-up take more than a second and a half a size.
-    assert ladder.keys() == {1, 2}
-    assert device.now_ns < 2 * 3_000 * MS
+    # Three repeats of 150 ms and the warm-up take nearly a second a size.
+    assert ladder.keys() == {1, 2, 4, 8}
+    assert device.now_ns < 4_000 * MS
 
 
 def test_an_error_of_the_session_is_the_callers():
