@@ -24,6 +24,10 @@ IDLE_NS = 1_000_000_000
 """A target is idle after this long without work. On one that runs many batches at once, such as a
 cloud or another box, each model may also be idle by itself."""
 
+_CALM = 10
+"""A device is idle after this many times the latency of the offer to measure, if that is longer, so
+that a slow model is seldom measured just when a request comes, which would wait for it."""
+
 _LOOK_NS = 100_000_000
 """Refusals closer together than this count as one: under overload there are thousands."""
 
@@ -128,7 +132,8 @@ def _is_unused(target: TargetState, offer: Offer, kind: RequestClass, now_ns: in
         is_unused = others and target.curve(offer, kind).stale_ns() is None
         if is_unused or not target.spec.peer:
             return is_unused
-    return not target.runs and now_ns - target.last_done_ns >= IDLE_NS
+    calm_ns = 0 if target.spec.remote else _CALM * target.curve(offer, kind).alone_ns(_LIKELY)
+    return not target.runs and now_ns - target.last_done_ns >= max(IDLE_NS, calm_ns)
 
 
 def _may_be_why(target: TargetState, offer: Offer, submission: Submission) -> bool:

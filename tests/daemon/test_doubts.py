@@ -65,6 +65,15 @@ def test_only_what_idles_is_asked(change):
     assert asked(Doubts(), [busy], LATER) is None
 
 
+def test_a_device_on_which_a_slow_model_would_keep_others_waiting_is_calm_for_longer():
+    """A model of 3 s was measured a second after a request for another one, which then waited."""
+    calm_ns = 10 * 3 * S
+    used = device("cpu:0", 2_999)
+    used.last_done_ns = LATER
+    assert asked(Doubts(), [used], LATER + calm_ns - 1) is None
+    assert asked(Doubts(), [used], LATER + calm_ns) == "cpu:0"
+
+
 def busy_device(base_ms: float = 100) -> TargetState:
     """It runs another model all the time."""
     busy = device("cpu:0", base_ms)

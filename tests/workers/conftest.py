@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -17,6 +18,8 @@ AddModel = Callable[..., Path]
 StartOn = Callable[..., DeviceHost]
 
 QUICK = Effort(budget_ns=0, min_repeats=2, max_repeats=2, max_warm_ups=4)
+SLOW = replace(QUICK, slow_ns=0)
+"""Takes every model for a slow one."""
 
 
 @pytest.fixture
@@ -32,8 +35,8 @@ def start_on(root: Path, tmp_path: Path) -> Iterator[StartOn]:
     """Starts the hosts of devices, which are closed at the end."""
     hosts = []
 
-    def start_host(device: DeviceSpec, max_batch: int = 4) -> DeviceHost:
-        host = DeviceHost(device, root, tmp_path / "state", max_batch, QUICK)
+    def start_host(device: DeviceSpec, max_batch: int = 4, effort: Effort = QUICK) -> DeviceHost:
+        host = DeviceHost(device, root, tmp_path / "state", max_batch, effort)
         hosts.append(host)
         return host
 

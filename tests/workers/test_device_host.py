@@ -16,7 +16,7 @@ import pytest
 
 from scheduler.core.offers import Offer
 from tests.workers import onnx_models
-from tests.workers.conftest import QUICK, StartOn
+from tests.workers.conftest import QUICK, SLOW, StartOn
 from tests.workers.onnx_models import save
 from workers import measuring_again
 from workers.batches import Item, ItemRunner
@@ -195,6 +195,29 @@ class TestMeasuredAgain:
         assert host.measure_again("relu", "1") is None
         (stored,) = start().prepare()
         assert stored == good
+
+    @pytest.mark.parametrize(("known_ms", "runs"), [(1, 1), (10_000, 1 + 2 * 3)])
+    def test_a_slow_model_that_is_no_faster_keeps_requests_waiting_for_one_run(
+        self, known_ms, runs, start_on, add, tmp_path, monkeypatch
+    ):
+        add("relu", onnx_models.relu())
+        spec = DeviceSpec("cpu:0", "cpu", runtimes=("emulated",), options={"base_ms": 1})
+        list(start_on(spec, 2, SLOW).prepare())
+        say_it_took(tmp_path / "state/profiles", known_ms * 10**6)
+        host = start_on(spec, 2, SLOW)
+        list(host.prepare())
+        run_batch, sizes = ItemRunner.run_batch, []
+
+        def counted(runner, items):
+            sizes.append(len(items))
+            return run_batch(runner, items)
+
+        monkeypatch.setattr(ItemRunner, "run_batch", counted)
+
+        offer = host.measure_again("relu", "1")
+
+        assert (offer is None) == (known_ms == 1)
+        assert len(sizes) == runs
 
     def test_what_is_not_served_or_fails_by_now_is_left(self, start, add, monkeypatch):
         add("relu", onnx_models.relu())
