@@ -17,6 +17,7 @@ from workers.model import Model, Variant
 from workers.profile_store import Profile
 from workers.reference import reference_answers, reference_runtimes
 from workers.runtimes.base import DeviceSpec, Runtime, Session
+from workers.runtimes.emulated import Emulated
 
 Note = Callable[[int, str], None]
 """Called with the number of runtimes done with a variant, and what is happening."""
@@ -87,7 +88,7 @@ class RuntimeTrials:
             for runtime in self._runtimes.values()
             if variant.path.suffix in runtime.suffixes
             # An emulated device stands in for any hardware, whatever runtimes a model allows.
-            and (not model.runtimes or runtime.name in (*model.runtimes, "emulated"))
+            and (not model.runtimes or runtime.name in (*model.runtimes, Emulated.name))
         ]
 
     def unbuilt(self, model: Model, variant: Variant) -> list[Runtime]:
@@ -321,8 +322,8 @@ class RuntimeTrials:
         return answers[: len(items)]
 
     def _stored(self, candidates: Sequence[Runtime], case: Case) -> dict[str, Profile]:
-        key, of = case.key(self._around.max_batch), self._loader.fingerprints
-        found = {r.name: self._around.store.get(of[r.name], key) for r in candidates}
+        store, of = self._around.store, self._loader.fingerprints
+        found = {r.name: store.get(of[r.name], self._key(r, case)) for r in candidates}
         return {name: profile for name, profile in found.items() if profile is not None}
 
     def _keep(self, runtime: Runtime, case: Case, profile: Profile, of: Fingerprint) -> None:
@@ -332,11 +333,16 @@ class RuntimeTrials:
         self._tell_limit(runtime, case, profile)
         if of != self._loader.fingerprints[runtime.name]:
             return  # `choose` is due again, and must not find a profile of mixed states
-        key = case.key(self._around.max_batch)
+        key = self._key(runtime, case)
         try:
             self._around.store.put(of, key, case.model.name, case.variant.name, profile)
         except OSError as error:
             self._loader.report(case, runtime.name, f"its profile could not be stored: {error}")
+
+    def _key(self, runtime: Runtime, case: Case) -> str:
+        """The key of a profile; emulated latencies depend on the model's name, not on its files."""
+        key = case.key(self._around.max_batch)
+        return f"{key}-{case.model.name}" if runtime.name == Emulated.name else key
 
     def _tell_limit(self, runtime: Runtime, case: Case, profile: Profile) -> None:
         if profile.limited is not None:

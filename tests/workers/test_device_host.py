@@ -560,6 +560,15 @@ def test_an_emulated_device_that_fails_requests_is_measured_all_the_same(start, 
     }
 
 
+def test_copies_of_a_file_with_emulated_latencies_of_their_own_are_measured_each(start, add):
+    add("fast", onnx_models.relu())
+    add("slow", onnx_models.relu())
+    settings = {"base_ms": 0.01, "models": {"slow": {"base_ms": 20}}}
+    for host in (start("emulated", **settings), start("emulated", **settings)):
+        took_ns = {offer.model: offer.latency_ns[1][0] for offer in host.prepare()}
+        assert took_ns["fast"] < 20_000_000 <= took_ns["slow"]
+
+
 def test_nothing_is_emulated_unless_asked_for(start):
     assert "emulated" not in start().describe()
 
