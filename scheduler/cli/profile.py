@@ -172,7 +172,7 @@ def _lines(row: dict[str, Any], metered: bool) -> list[list[str]]:
     for size in dict.fromkeys(sizes[:1] + sizes[-1:]):
         taken = row["latency_ms"][size]
         rate = int(size) * 1e3 / taken["p50"]
-        line = [size, figure(taken["p50"]), figure(taken["p95"]), f"{rate:,.0f}"]
+        line = [size, figure(taken["p50"]), figure(taken["p95"]), figure(rate)]
         energy_mj = row["energy_mj"].get(size)
         if metered:
             line.append("" if energy_mj is None else figure(energy_mj / int(size)))

@@ -118,7 +118,7 @@ def _add_target(table: Table, variant: str, target: Answer, metered: bool) -> No
         first = [variant, target["target"], target["runtime"], accuracy] if row == 0 else [""] * 4
         measured = latency[size]
         rate = int(size) * 1000 / measured["p50"]
-        cells = [figure(measured["p50"]), figure(measured["p95"]), f"{rate:,.0f}"]
+        cells = [figure(measured["p50"]), figure(measured["p95"]), figure(rate)]
         if metered:
             energy_uj = target.get("energy_uj", {}).get(size)
             cells.append("" if energy_uj is None else figure(energy_uj / 1e3))
@@ -177,6 +177,11 @@ def spell(spec: Answer) -> str:
 def figure(value: float) -> str:
     """A number with three significant digits, or rounded to an integer from 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def per_second(rate: float) -> str:
+    """A rate to one decimal, or to two significant digits if it is less than one."""
+    return f"{rate:,.1f}" if rate >= 0.95 or rate <= 0 else f"{rate:.2g}"
 
 
 def duration(seconds: float) -> str:

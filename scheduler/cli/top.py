@@ -17,7 +17,7 @@ from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
 from scheduler.cli.streams import AsJson
-from scheduler.cli.tables import STYLES, figure, plain_table
+from scheduler.cli.tables import STYLES, figure, per_second, plain_table
 from scheduler.client.sync_client import Client
 from scheduler.shares import percent
 
@@ -153,7 +153,8 @@ def _view(status: Mapping[str, Any], activity: Mapping[str, Any]) -> RenderableT
     rates = Text("per second  ", style="bold")
     for outcome, rate in activity["outcomes"].items():
         if rate:
-            rates.append(f"{outcome} {rate:,.1f}  ", style=f"not bold {STYLES.get(outcome, '')}")
+            style = f"not bold {STYLES.get(outcome, '')}"
+            rates.append(f"{outcome} {per_second(rate)}  ", style=style)
     if not any(activity["outcomes"].values()):
         rates.append("no request ended", style="not bold dim")
     parts: list[RenderableType] = [headline(status), rates, Text(), _devices(activity["targets"])]
@@ -193,8 +194,8 @@ def _models(models: Sequence[Mapping[str, Any]]) -> Table:
         table.add_row(
             model["model"],
             model["variant"] or "any",
-            f"{model['per_s']:,.1f}",
-            f"{model['failed_per_s']:,.1f}",
+            per_second(model["per_s"]),
+            per_second(model["failed_per_s"]),
             *("" if model[key] is None else figure(model[key]) for key in means),
         )
     return table

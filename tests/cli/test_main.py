@@ -617,6 +617,12 @@ class TestModels:
         Console(file=table, width=100).print(models_view([model], []))
         assert "\ntimed  with image [3, 640, 480], label [1]\n" in table.getvalue()
 
+    def test_how_many_items_a_slow_model_does_in_a_second(self):
+        table, model = StringIO(), copy.deepcopy(DIGITS)
+        model["variants"][0]["targets"][0]["latency_ms"] = {"1": {"p50": 3000.0, "p95": 3100.0}}
+        Console(file=table, width=100).print(models_view([model], []))
+        assert re.search(r"1 +3,000 +3,100 +0\.333", table.getvalue())
+
     def test_the_lengths_to_which_inputs_are_padded(self):
         table, model = StringIO(), copy.deepcopy(DIGITS)
         model["inputs"][0]["padded_to"] = [16, 64]

@@ -121,11 +121,14 @@ def test_people_see_the_energy_where_it_is_metered(capsys):
     from rich.console import Console
 
     fast = Profile({1: (10**6, 2 * 10**6), 4: (3 * 10**6,)}, load_ns=10**7, energy_uj={1: 5000})
+    slow = Profile({1: (3 * 10**9,)})
     wrong = Profile({}, rejected="'y' is off by 2, allowed is 1")
-    rows = (Measured("m", "v", "a", fast, True), Measured("m", "v", "b", wrong, False))
-    show(Console(width=100), [DeviceFigures("cpu:0", "cpu:0 (cpu)", rows, ("m/v, b: off",))])
+    rows = [Measured("m", "v", "a", fast, True), Measured("m", "v", "b", wrong, False)]
+    rows += [Measured("m", "w", "a", slow, True)]
+    show(Console(width=100), [DeviceFigures("cpu:0", "cpu:0 (cpu)", tuple(rows), ("m/v, b: off",))])
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["v", "a", "serves", "10", "1", "1.5", "1.95", "667", "5"] in lines
     assert ["4", "3", "3", "1,333"] in lines
     assert ["v", "b", "rejected", "0"] in lines
+    assert ["w", "a", "serves", "0", "1", "3,000", "3,000", "0.333"] in lines
     assert ["m/v,", "b:", "off"] in lines

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from scheduler.cli.top import _view as view
 from scheduler.cli.top import activity_between
 from tests.fake_box import FakeBox, Peer
 
@@ -127,6 +129,15 @@ def test_people_see_devices_and_the_busiest_models(top):
     assert " ".join(cpu[8:]) == "thermal: cpu, waiting for a core 23.0 %"
     assert ["eu", "down", "0"] in lines
     assert ["b", "int8", "15.0", "0.0", "2", "1", "2", "4"] in lines
+
+
+def test_what_happens_once_a_minute_is_not_none_at_all(capsys):
+    minute = {**BEFORE, "uptime_s": 70.0, "outcomes": {"completed": 101}}
+    seen = activity_between((BEFORE, COUNTED), (minute, [counted("a", "fp32", 101)]))
+    Console(width=100).print(view(minute, seen))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["per", "second", "completed", "0.017"] in lines
+    assert ["a", "fp32", "0.017", "0.0"] in [line[:4] for line in lines]
 
 
 def test_looks_that_are_counted_stay_on_the_terminal(tmp_path):
