@@ -22,6 +22,10 @@ STALE_NS = 2_000_000_000
 """A prediction that nothing has confirmed for this long falls back to the profile, so that a slow
 spell can't make a target look too slow to be tried ever again."""
 
+STALE_RUNS = 10
+"""The same as a multiple of the profile's latency, which counts if it is longer: nothing would be
+learned of a model that takes seconds if each batch were forgotten before the next is done."""
+
 IN_VAIN = 10
 """A target that idles while requests are refused for its latency is believed for this many times
 that latency, if that is shorter than `STALE_NS`: 0.1 s of other work on its processor would
@@ -207,6 +211,8 @@ class LatencyCurve:
         self.version = 0
         self.drifts = 0
         self.batch_sizes = tuple(sorted(offer.latency_ns))
+        alone_ns = drift.median(offer.latency_ns[self.batch_sizes[0]])
+        self._stale_wait_ns = max(STALE_NS, round(STALE_RUNS * alone_ns))
         self._promises: dict[float, _Promise] = {}
         self._observed_ns: int | None = None
         self._in_vain = False
@@ -360,7 +366,7 @@ class LatencyCurve:
         """When what was learned becomes stale unless confirmed; None if nothing was learned."""
         if self._observed_ns is None:
             return None
-        wait_ns = STALE_NS
+        wait_ns = self._stale_wait_ns
         if self._in_vain:
             wait_ns = min(wait_ns, (IN_VAIN << self._tries) * self.alone_ns(0.5))
         return self._observed_ns + wait_ns + 1

@@ -14,7 +14,7 @@ from math import exp, log
 
 from scheduler.core import drift
 from scheduler.core.belief import FIRST_NS, longer_ns
-from scheduler.core.latency import LatencyCurve
+from scheduler.core.latency import STALE_NS, LatencyCurve
 from scheduler.core.offers import Offer
 from scheduler.core.requests import Shapes
 
@@ -141,7 +141,7 @@ class SizedCurve(LatencyCurve):
         self._found = 0
         observed_ns = self._observed_ns
         if observed_ns is not None:
-            self._doubted_ns = observed_ns + self._believed_ns
+            self._doubted_ns = observed_ns + self._stale_wait_ns - STALE_NS + self._believed_ns
             self._scale = self._guess if self._least is None else self._least
         else:
             self._doubted = self._least or self._guess

@@ -82,6 +82,16 @@ def test_what_nothing_confirms_is_stale_and_can_be_forgotten():
     assert curve.predict(1, 0.5) == 10
 
 
+def test_a_model_of_seconds_is_learned_from_although_its_batches_end_seconds_apart():
+    curve = LatencyCurve(Offer("m", "v", "r", {1: (3_000 * MS,) * 3}))
+    curve.predict(1, 0.95)
+    for done_ms in range(6_000, 66_000, 6_000):  # it takes twice as long by now
+        curve.forget_stale(done_ms * MS - 1)
+        curve.observe(1, 6_000 * MS, done_ms * MS)
+    assert curve.predict(1, 0.5) == 6_000 * MS
+    assert curve.stale_ns() == (60_000 + 30_000) * MS + 1
+
+
 def slowed(level_ns: int, now_ns: int, curve: LatencyCurve) -> None:
     """Some batches that take so long, the last of which is done now."""
     for _ in range(20):

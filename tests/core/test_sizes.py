@@ -194,6 +194,16 @@ def test_what_nothing_confirms_is_doubted_each_time_after_twice_as_long():
     assert device.ms(1000) == 2
 
 
+def test_what_takes_seconds_is_doubted_as_much_later_as_it_becomes_stale():
+    device = Device(measured_at(10, 2_000.0))
+    device.run(1000, *[5_000.0] * 3)
+    for ns in (10 * 2 * SECOND_NS, STALE_NS, FIRST_NS - 2 * STALE_NS - 1):
+        device.wait(ns)
+        assert device.ms(1000) == 5_000
+    device.wait(1)
+    assert device.ms(1000) == 2_000
+
+
 def test_what_was_guessed_by_a_size_goes_when_that_is_doubted():
     device = Device(measured_at(10))
     device.run(1000, *[2_000.0] * 3)
