@@ -657,14 +657,21 @@ class TestModels:
         assert err == "laxity: model 'bare' can't be served: move model.onnx to 1/model.onnx\n"
 
 
+ASK = ("infer", "digits", "--deadline-ms", "60000")
+
+
 class TestInfer:
     def test_what_was_done_and_what_came(self, box, laxity, scan):
-        status, out, err = laxity("infer", "digits", "--input", scan, "--top", "2")
+        status, out, err = laxity(*ASK, "--input", scan, "--top", "2")
         assert (status, err) == (0, "")
         assert "image: shape [2, 2] -> [1, 2, 2], uint8 -> float32" in out
         assert "completed: digits/fp32 on cpu:0 (echo)" in out
-        assert re.search(r"ms of 100 ms, .* ms left", out)
+        assert re.search(r"ms of 60,000 ms, .* ms left", out)
         assert re.search(r"0,1 +16 .*█\n +1,0 +8 ", out)
+
+    def test_without_a_deadline_it_is_a_tenth_of_a_second(self, box, laxity, scan):
+        _, out, err = laxity("infer", "digits", "-i", scan)  # a busy machine may need longer
+        assert "ms of 100 ms" in out or "deadline of 100 ms" in err
 
     def test_what_is_asked_for_is_sent(self, box, laxity, scan):
         words = "--deadline-ms 5000 --variant int8 --priority 0 --accept-late --exact"
@@ -705,14 +712,14 @@ class TestInfer:
     def test_what_was_noted_of_an_answer_is_said(self, box, laxity, scan):
         notes = {"shrunk": "image as float16 for eu"}
         box.on_infer = lambda peer, header: peer.answer(header, notes=notes)
-        assert "\nshrunk: image as float16 for eu\n" in laxity("infer", "digits", "-i", scan)[1]
-        found = json.loads(laxity("infer", "digits", "-i", scan, "--json")[1])
+        assert "\nshrunk: image as float16 for eu\n" in laxity(*ASK, "-i", scan)[1]
+        found = json.loads(laxity(*ASK, "-i", scan, "--json")[1])
         assert found["requests"][0]["notes"] == notes
 
     def test_json_and_a_file(self, box, laxity, scan, tmp_path):
         out_file = tmp_path / "out.npz"
         words = ["--json", "--repeat", "3", "--output", str(out_file)]
-        status, out, err = laxity("infer", "digits", "-i", scan, *words)
+        status, out, err = laxity(*ASK, "-i", scan, *words)
         found = json.loads(out)
         assert status == 0
         assert str(out_file) in err
@@ -726,7 +733,7 @@ class TestInfer:
         box.on_infer = lambda peer, header: peer.refuse(
             header, "infeasible", "no target", earliest_budget_ms={"cpu:0": 41.23}
         )
-        status, out, err = laxity("infer", "digits", "-i", scan)
+        status, out, err = laxity(*ASK, "-i", scan)
         assert status == 1
         assert "result" not in out
         told = re.fullmatch(
@@ -739,7 +746,7 @@ class TestInfer:
         box.on_infer = lambda peer, header: peer.refuse(
             header, "infeasible", "no target", earliest_budget_ms={"cpu:0": 2_345_674.2}
         )
-        _, _, err = laxity("infer", "digits", "-i", scan)
+        _, _, err = laxity(*ASK, "-i", scan)
         told = re.search(r"--deadline-ms ([0-9.]+)\n", err)
         assert told is not None
         assert float(told[1]) >= 2_345_674.2
@@ -752,7 +759,7 @@ class TestInfer:
                 peer.refuse(header, "overloaded", "full")
 
         box.on_infer = every_other
-        status, out, err = laxity("infer", "digits", "-i", scan, "--repeat", "4")
+        status, out, err = laxity(*ASK, "-i", scan, "--repeat", "4")
         assert status == 1
         assert "2 completed, 2 overloaded; p50 " in out
         assert err == "laxity: 2 of 4 without a result; the first: overloaded: full\n"
@@ -794,7 +801,7 @@ class TestInfer:
     def test_a_picture(self, box, laxity, tmp_path):
         path = tmp_path / "scan.png"
         Image.new("RGB", (30, 20), "white").save(path)
-        status, out, _ = laxity("infer", "digits", "-i", str(path), "--levels", "16:0", "--json")
+        status, out, _ = laxity(*ASK, "-i", str(path), "--levels", "16:0", "--json")
         found = json.loads(out)
         assert status == 0
         assert found["outputs"]["image"]["values"] == [[[0, 0], [0, 0]]]
@@ -816,14 +823,15 @@ class TestInfer:
     def test_an_archive_names_its_inputs_itself(self, box, laxity, tmp_path):
         path = tmp_path / "both.npz"
         np.savez(path, left=np.ones(1, np.float32), right=np.zeros(1, np.float32))
-        status, out, _ = laxity("infer", "pair", "-i", str(path), "--json")
+        words = ["--deadline-ms", "60000", "--json"]
+        status, out, _ = laxity("infer", "pair", "-i", str(path), *words)
         assert status == 0
         assert json.loads(out)["outputs"]["left"]["values"] == [1]
 
     def test_an_item_of_an_array_in_an_archive(self, box, laxity, tmp_path):
         path = tmp_path / "scans.npz"
         np.savez(path, images=np.arange(12.0).reshape(3, 2, 2), labels=np.arange(3))
-        status, out, _ = laxity("infer", "digits", "-i", f"{path}:images[2]", "--json")
+        status, out, _ = laxity(*ASK, "-i", f"{path}:images[2]", "--json")
         assert status == 0
         assert json.loads(out)["outputs"]["image"]["values"] == [[[8, 9], [10, 11]]]
         status, _, err = laxity("infer", "digits", "-i", str(path))

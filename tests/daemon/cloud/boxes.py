@@ -31,13 +31,13 @@ class Box:
         self.driver = driver
         self.link = link
 
-    async def ask(self, value: Value = 1.0, deadline_ms: float = 2_000, **more: Any) -> Answer:
+    async def ask(self, value: Value = 1.0, deadline_ms: float = 20_000, **more: Any) -> Answer:
         return await self.post(value, deadline_ms, **more)[1]
 
     def post(
         self,
         value: Value = 1.0,
-        deadline_ms: float = 2_000,
+        deadline_ms: float = 20_000,
         accept_late: bool = False,
         model: str = "double",
         tensor: str = "x",

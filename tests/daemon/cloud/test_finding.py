@@ -287,7 +287,7 @@ def test_a_server_that_was_slow_when_it_was_measured_is_measured_again(tmp_path:
                 assert (await box.ask(deadline_ms=500)).outcome is Outcome.INFEASIBLE
                 await box.until(lambda: len(far.asked) >= measured + 4)
                 await box.until(lambda: is_measured(box))
-                assert numbers(await box.ask(3.0, deadline_ms=500)) == [6.0] * 4
+                assert numbers(await box.ask(3.0, deadline_ms=900)) == [6.0] * 4
 
     asyncio.run(run())
 

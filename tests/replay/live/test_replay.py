@@ -282,7 +282,8 @@ def test_time_begins_when_the_first_request_is_found(box):
 
     play_live(box.url, slow(), ended.append)
     assert len(ended) == 3
-    assert max(ending.lag_ns for ending in ended) < 400 * MS
+    # Had time begun before it, all of them would be late; a busy machine may hold up one.
+    assert min(ending.lag_ns for ending in ended) < 200 * MS
 
 
 @pytest.mark.parametrize(("target", "told"), [("cpu:0", False), ("cache", True)])
@@ -504,10 +505,10 @@ def test_of_the_models_that_a_trace_may_name_the_box_needs_those_that_it_names(b
     fleet = tmp_path / "two.yaml"
     fleet.write_text(f'models: {models}\nboxes: [{{devices: [{{id: "cpu:0"}}]}}]\n')
     trace = tmp_path / "trace.csv"
-    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,900\n5,digits,900\n")
+    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,20000\n5,digits,20000\n")
     (experiment,) = planned(Ask(str(trace), fleet=str(fleet)))
     assert play_experiment(experiment, 1, box.url).outcomes() == {"completed": 2}
-    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,900\n5,faces,900\n")
+    trace.write_text("arrival_ms,model,deadline_ms\n0,digits,20000\n5,faces,20000\n")
     result = play_experiment(experiment, 1, box.url)
     assert result.outcomes() == {"completed": 1, "model_not_found": 1}
     assert any("because: the box has no model 'faces'" in note for note in result.notes)
