@@ -19,6 +19,7 @@ from scheduler.daemon.cloud.mixed_up import mixed_up
 from tests.daemon.cloud.boxes import box_of, numbers
 from tests.daemon.cloud.far_server import far_server
 from tests.daemon.cloud.test_http import HttpServer
+from tests.waiting import PATIENCE_S
 
 
 class Certificates:
@@ -127,8 +128,14 @@ def test_why_a_certificate_is_not_accepted_is_told_with_the_remedy(
 @pytest.mark.parametrize("spoken", ["http", "https", "grpc", "grpcs"])
 @pytest.mark.parametrize("written", ["http", "https", "grpc", "grpcs"])
 def test_a_scheme_that_the_server_does_not_speak_is_corrected(
-    tmp_path: Path, files: Certificates, written: str, spoken: str
+    tmp_path: Path,
+    files: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    written: str,
+    spoken: str,
 ):
+    monkeypatch.setattr("scheduler.daemon.cloud.mixed_up.PATIENCE_S", PATIENCE_S)
+
     async def run() -> str:
         server = server_behind(spoken, files)
         async with server as url:
