@@ -52,6 +52,9 @@ from scheduler.daemon.worker_link import WorkerLink
 from scheduler.policy_loading import FALLBACK, NamedPolicy, load_policy
 from workers.link import ModelCard, Packed
 
+SHUT_DOWN = "the box shut down before it was done"
+"""Why requests are cancelled that a drain has no time for."""
+
 _TICK_S = 0.001
 """Resolution of the event loop's timers."""
 
@@ -339,7 +342,7 @@ class Driver:
             await asyncio.wait_for(self._idle.wait(), seconds)
         left = list(self._pending)
         for request_id in left:
-            self.cancel(request_id)
+            self.cancel(request_id, SHUT_DOWN)
         self._drained = True
         return len(left)
 

@@ -430,8 +430,10 @@ def test_draining_answers_all_who_wait() -> None:
         asked = box.ask_all([[1]] * 3)
         box.cache.settle()
         assert await box.driver.drain(0.01) == 1
-        ends = [(await one.answer()).outcome for one in asked]
-        assert ends == [Outcome.CANCELLED, Outcome.UNAVAILABLE, Outcome.UNAVAILABLE]
+        ends = [await one.answer() for one in asked]
+        outcomes = [Outcome.CANCELLED, Outcome.UNAVAILABLE, Outcome.UNAVAILABLE]
+        assert [end.outcome for end in ends] == outcomes
+        assert ends[0].reason == "the box shut down before it was done"
 
     run(scene)
 
