@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from statistics import median
 from typing import NamedTuple
 
 from scheduler.core.offers import Offer
@@ -67,6 +68,14 @@ class ServedVariants:
         """The runtime that serves a variant, with its profile; None if it is not served."""
         served = self._served.get(key)
         return None if served is None else served.choice
+
+    def within(self, ns: int) -> list[Key]:
+        """The variants in memory that run an item within a time, else only the fastest of them."""
+        with self.lock:
+            loaded = [key for key in self._served if self.residency.is_loaded(key)]
+            alone_ns = {key: median(self._served[key].offer.latency_ns[1]) for key in loaded}
+        least_ns = min(alone_ns.values(), default=0)
+        return [key for key in loaded if alone_ns[key] <= max(ns, least_ns)]
 
     def running(self, key: Key, count: int) -> AbstractContextManager[None]:
         """A block in which so many items of a variant run; see `StuckWatch.running`."""

@@ -764,6 +764,19 @@ def test_a_device_can_be_kept_busy_and_timed(start, add):
     assert "throttled" in host.telemetry()
 
 
+def test_a_model_that_takes_longer_keeps_no_device_busy(start, add):
+    """Ten models of 3 s took half a minute, while requests waited for each run."""
+    add("fast", onnx_models.relu())
+    add("slow", onnx_models.relu())
+    host = start("emulated", base_ms=200, models={"fast": {"base_ms": 0.1}})
+    list(host.prepare())
+    assert host.typical_ns(0.02).keys() == {"fast/1"}
+    add("fast", onnx_models.relu(), "variants: {v: {file: model.onnx}}\nresidency: lazy")
+    host = start("emulated", base_ms=200, models={"fast": {"base_ms": 0.1}})
+    list(host.prepare())
+    assert host.typical_ns(0.02).keys() == {"slow/1"}, "rather than none"
+
+
 @needs_both
 def test_all_that_was_measured_is_told_with_who_serves(start, add):
     add("relu", onnx_models.relu())
