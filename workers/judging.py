@@ -58,6 +58,7 @@ class Judge:
         self._effort = effort
         self._items: list[Item] = []
         self._padding: PaddingTrial | None = None
+        self._answered: tuple[Session | None, list[int]] = None, []
 
     def draw(self) -> list[Item]:
         """The items, drawn at the first call; the process may die of those of a huge shape.
@@ -75,11 +76,15 @@ class Judge:
             Exception: Whatever the session raises.
         """
         runner = self._runner(session)
-        # Copied, because they are later compared with the rows of batches.
-        return [
-            {name: np.array(array) for name, array in runner.run_batch([item])[0].items()}
-            for item in self.draw()
-        ]
+        answers, took_ns = Answers(), list[int]()
+        for item in self.draw():
+            began_ns = time.perf_counter_ns()
+            [answer] = runner.run_batch([item])
+            took_ns.append(time.perf_counter_ns() - began_ns)
+            # Copied, because they are later compared with the rows of batches.
+            answers.append({name: np.array(array) for name, array in answer.items()})
+        self._answered = session, took_ns
+        return answers
 
     def unpadded(self) -> list[Item]:
         """An item whose answer `expect` wants, of a model with padded inputs; else none."""
@@ -140,6 +145,8 @@ class Judge:
         """
         runner = self._runner(session)
         climb = _Climb(_EnergyPerBatch(self._joules), tell, has_lost)
+        answered, took_ns = self._answered
+        counts = answered is session and self._joules() is None  # else energy is to be measured
         ladder = measure_ladder(
             lambda batch: climb.run(lambda: runner.run_batch(self._batch(batch))),
             max_batch,
@@ -147,6 +154,7 @@ class Judge:
             accept=lambda batch, measured: climb.accept(
                 batch, measured, lambda: self._batch_fault(runner, batch, answers)
             ),
+            alone_ns=took_ns if counts else (),
         )
         climb.energy.end()
         limited = _limit(climb.fault, ladder)

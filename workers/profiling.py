@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import median
@@ -61,6 +61,7 @@ def measure_ladder(
     effort: Effort | None = None,
     clock_ns: ClockNs = time.perf_counter_ns,
     accept: Callable[[int, LatencySamples], bool] = lambda batch, measured: True,
+    alone_ns: Sequence[int] = (),
 ) -> dict[int, tuple[int, ...]]:
     """Measure growing batches until larger ones no longer pay.
 
@@ -71,6 +72,8 @@ def measure_ladder(
         clock_ns: The clock, in nanoseconds.
         accept: Called before each batch size with the results so far; False ends the ladder, except
             that size 1 is always measured.
+        alone_ns: What single items took just before; the first of them was a warm-up. Of a slow
+            model they are not repeated.
 
     Returns:
         By batch size, at most `effort.points` ascending, equally likely latencies in nanoseconds.
@@ -88,7 +91,10 @@ def measure_ladder(
         if not accept(batch, measured) and batch > 1:
             break
         useless_ns = batch / (best_rate * (1 + effort.min_gain)) if measured else inf
-        samples = _measure(run_batch, batch, effort, clock_ns, useless_ns)
+        if batch == 1 and len(alone_ns) > effort.min_repeats and min(alone_ns) > effort.slow_ns:
+            samples = list(alone_ns[1:])
+        else:
+            samples = _measure(run_batch, batch, effort, clock_ns, useless_ns)
         if not samples:
             break
         measured[batch] = thin(samples, effort.points)

@@ -250,6 +250,7 @@ class RuntimeTrials:
             if session is None:
                 return None
             load_ns = time.monotonic_ns() - began_ns
+            tell(f"{case.label}: {runtime.name}, first answers")
             try:
                 answers = judge.answers(session)
                 rejected = judge.fault(answers, reference) if reference else None

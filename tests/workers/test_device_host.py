@@ -482,7 +482,9 @@ def test_a_restart_takes_the_stored_profile(start, add):
     again, taken = prepare(start())
 
     assert again == first
-    assert any("batch 1" in text for text in measured)
+    assert measured[0].endswith(", loading")
+    assert measured[1].endswith(", first answers")
+    assert measured[2].endswith(", batch 1")
     assert not any("batch 1" in text for text in taken)
     assert any("as measured before" in text for text in taken)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.workers import onnx_models
-from tests.workers.conftest import QUICK
-from workers.judging import Judge, batch_limit
+from tests.workers.conftest import QUICK, SLOW
+from workers.judging import SAMPLES, Judge, batch_limit
 from workers.model import Tolerance
 
 TIGHT = Tolerance(rtol=1e-6, atol=1e-6)
@@ -48,8 +48,8 @@ def model(add, load):
     return load("relu")
 
 
-def measure(model, session, joules=lambda: None, has_lost=lambda ladder: False):
-    judge = Judge(model, TIGHT, QUICK, joules)
+def measure(model, session, joules=lambda: None, has_lost=lambda ladder: False, effort=QUICK):
+    judge = Judge(model, TIGHT, effort, joules)
     told: list[int] = []
     verdict = judge.measure(session, judge.answers(session), 8, tell=told.append, has_lost=has_lost)
     return verdict, told
@@ -134,3 +134,17 @@ def test_the_smallest_limit_counts(add, load, model):
     assert batch_limit(Doubler(), model, 99) == 8
     assert batch_limit(Doubler(), model, 3) == 3
     assert batch_limit(Doubler(), load("scalar"), 99) == 1
+
+
+def test_the_answers_of_a_slow_model_are_its_measurement(model):
+    slow = Doubler()
+    verdict, _ = measure(model, slow, effort=SLOW)
+    assert slow.batches.count(1) == SAMPLES
+    assert len(verdict.latency_ns[1]) == SAMPLES - 1
+
+
+def test_a_slow_model_is_run_again_for_what_it_draws(model):
+    slow = Doubler()
+    verdict, _ = measure(model, slow, lambda: float(len(slow.batches)), effort=SLOW)
+    assert slow.batches.count(1) > SAMPLES
+    assert 1 in verdict.energy_uj

@@ -94,6 +94,20 @@ def test_a_slow_batch_whose_first_run_takes_longer_is_measured():
     assert ladder == {1: (400 * MS,) * 3, 2: (400 * MS,) * 3}
 
 
+@pytest.mark.parametrize(
+    ("alone_ms", "count", "is_repeated"), [(300, 4, False), (300, 3, True), (200, 4, True)]
+)
+def test_what_single_items_of_a_slow_model_took_before_is_not_measured_again(
+    alone_ms, count, is_repeated
+):
+    device = FakeDevice(lambda batch, run: alone_ms * MS * batch)
+    alone_ns = [500 * MS] + [alone_ms * MS] * (count - 1)
+    ladder = measure_ladder(device.run, 1, clock_ns=device.read_ns, alone_ns=alone_ns)
+
+    assert set(ladder[1]) == {alone_ms * MS}
+    assert (1 in device.runs) == is_repeated
+
+
 @pytest.mark.parametrize(("per_item_ms", "largest"), [(100, 8), (105, 4), (205, 2)])
 def test_no_batch_is_tried_that_would_take_longer_than_a_second(per_item_ms, largest):
     effort = Effort(total_ns=60_000 * MS)
