@@ -8,9 +8,9 @@ from collections.abc import Callable
 PATIENCE_S = 100
 
 
-def eventually(true: Callable[[], object]) -> None:
+def eventually(true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     """Returns once it holds; an assertion fails where it does not in time."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + patience_s
     while not true():
-        assert time.monotonic() < end_s, f"not within {PATIENCE_S} s"
+        assert time.monotonic() < end_s, f"not within {patience_s:g} s"
         time.sleep(0.01)

@@ -17,6 +17,9 @@ from tests.e2e.running_agent import ModelsNamed, marked
 from tests.e2e.running_cloud import RunningCloud
 from tests.waiting import eventually
 
+START_S = 180
+"""A busy machine takes minutes to start Ray Serve and a replica."""
+
 
 @pytest.fixture
 def cloud(models_named: ModelsNamed, tmp_path: Path) -> Iterator[RunningCloud]:
@@ -58,7 +61,7 @@ def test_down_ends_one_that_is_still_starting(
 def test_up_ends_with_the_ray_under_it_and_leaves_nothing(
     cloud: RunningCloud, up: subprocess.Popen[str]
 ) -> None:
-    eventually(lambda: (record := read_record(cloud.state_dir)) and record.ready)
+    eventually(lambda: (record := read_record(cloud.state_dir)) and record.ready, START_S)
     (raylet,) = [process for process in cloud.processes() if process.name() == "raylet"]
     raylet.kill()
     _, said = up.communicate(timeout=60)

@@ -36,7 +36,7 @@ from tests.e2e.running_agent import (
     policy_that_waits,
     processes_of,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 from tests.workers.onnx_models import counts, save
 
 X = {"x": np.array([-1.0, 0.0, 2.0], np.float32)}
@@ -192,7 +192,7 @@ class Load:
             except BaseException as error:
                 self.unexpected.append(error)
 
-    def wait_for_result_after(self, moment_s: float, timeout_s: float = 30) -> float:
+    def wait_for_result_after(self, moment_s: float, timeout_s: float = PATIENCE_S) -> float:
         """How long after a moment the next result came."""
         end_s = time.monotonic() + timeout_s
         while self.last_result_s <= moment_s:
@@ -204,7 +204,7 @@ class Load:
         """Stops, waits for every ending and checks that each request had exactly one."""
         self._stop.set()
         self._thread.join()
-        end_s = time.monotonic() + 30
+        end_s = time.monotonic() + PATIENCE_S
         while sum(self.endings.values()) < self.sent and time.monotonic() < end_s:
             threading.Event().wait(0.01)
         self.stop()
@@ -421,7 +421,7 @@ def test_an_agent_whose_ray_dies_starts_over_and_serves_again(agent: RunningAgen
     head.kill()
     killed_s = time.monotonic()
     eventually(partial(serves_again, agent, since))
-    load.wait_for_result_after(time.monotonic(), timeout_s=90)
+    load.wait_for_result_after(time.monotonic())
     print(f"back after {time.monotonic() - killed_s:.1f} s")
     load.finish()
     assert agent.process.poll() is None, "it is the same process"
@@ -437,7 +437,7 @@ def test_it_starts_over_with_the_last_configuration_if_the_file_has_a_mistake(
         eventually(partial(serves_again, agent, since))
         assert says(agent, "Until this is mended, the last configuration", since)
         load = Load(agent.url)
-        load.wait_for_result_after(time.monotonic(), timeout_s=90)
+        load.wait_for_result_after(time.monotonic())
         load.finish()
         with Client(agent.url) as client:
             assert str(agent.config_file) in client.status()["not_taken_over"][0]
@@ -461,7 +461,7 @@ def test_a_box_whose_files_are_cleaned_away_still_brings_its_processes_back(
     lost = agent.pid_of("WorkerProcess")
     os.kill(lost, signal.SIGKILL)
     eventually(partial(says, agent, "its process ended", since))
-    load.wait_for_result_after(time.monotonic(), timeout_s=90)
+    load.wait_for_result_after(time.monotonic())
 
     (run_dir,) = Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.process.pid}-*")
     shutil.rmtree(run_dir)
@@ -469,7 +469,7 @@ def test_a_box_whose_files_are_cleaned_away_still_brings_its_processes_back(
     os.kill(agent.pid_of("WorkerProcess"), signal.SIGKILL)
     eventually(partial(says, agent, f"Ray's sockets in {run_dir}"))
     eventually(partial(serves_again, agent, since))
-    load.wait_for_result_after(time.monotonic(), timeout_s=90)
+    load.wait_for_result_after(time.monotonic())
     load.finish()
 
 

@@ -25,6 +25,9 @@ from tests.waiting import eventually
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 X = np.zeros(16, np.float32)
+SLOW_MS = 1_000.0
+IN_TIME_MS = 900
+"""What only the cloud can keep to, and it does on a busy machine as well."""
 
 
 class Pair:
@@ -52,7 +55,7 @@ class Pair:
             folder / "models",
             site="near",
             listen={"http": "127.0.0.1:0", "grpc": "127.0.0.1:0"},
-            devices=emulated({"base_ms": 400.0, "per_item_ms": 0.0}),
+            devices=emulated({"base_ms": SLOW_MS, "per_item_ms": 0.0}),
             profile={"max_batch": 1, "seconds": 0.1},
             cloud=[{"name": "far", "url": f"{scheme}://{far.address(far_door)}"}],
             tracing=tracing,
@@ -81,7 +84,7 @@ def by_client(pair: Pair) -> tuple[str, str]:
         TracerProvider().get_tracer("app").start_as_current_span("frame") as span,
         Client(pair.near.url) as client,
     ):
-        client.infer("noop", {"x": X}, deadline_ms=350)
+        client.infer("noop", {"x": X}, deadline_ms=IN_TIME_MS)
         context = span.get_span_context()
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
 
@@ -91,7 +94,7 @@ def by_http(pair: Pair) -> tuple[str, str]:
     x = {"name": "x", "datatype": "FP32", "shape": [1, 16], "data": X.tolist()}
     request = urllib.request.Request(
         f"http://{pair.near.address('http')}/v2/models/noop/infer",
-        json.dumps({"inputs": [x], "parameters": {"timeout": 350_000}}).encode(),
+        json.dumps({"inputs": [x], "parameters": {"timeout": IN_TIME_MS * 1_000}}).encode(),
         {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{SPAN}-01"},
     )
     with urllib.request.urlopen(request) as answer:
@@ -105,7 +108,7 @@ def by_grpc(pair: Pair) -> tuple[str, str]:
     x.set_data_from_numpy(X[None])
     with triton_grpc.InferenceServerClient(pair.near.address("grpc")) as client:
         headers = {"traceparent": f"00-{trace_id}-{SPAN}-01"}
-        client.infer("noop", [x], headers=headers, client_timeout=0.35)
+        client.infer("noop", [x], headers=headers, client_timeout=IN_TIME_MS / 1e3)
     return trace_id, SPAN
 
 
@@ -128,7 +131,7 @@ def test_what_nobody_traces_is_not_traced_and_the_status_tells_of_what_is(pair: 
         eventually(lambda: client.status()["tracing"]["delivered"])
         assert client.status()["tracing"]["lost"] == 0
         for _ in range(20):
-            client.infer("noop", {"x": X}, deadline_ms=350)
+            client.infer("noop", {"x": X}, deadline_ms=IN_TIME_MS)
     trace_id, _ = by_client(pair)
     eventually(lambda: pair.of_trace(trace_id, "near"))
     later = [span for _, span in pair.collector.taken[before:]]
