@@ -1,8 +1,9 @@
 """How much durable work a target may be given at once, so that no request suffers from it.
 
 A batch that has started can't be stopped, so requests that arrive meanwhile wait for its end. A
-batch of durable work may therefore take a quarter of the shortest recent request budget. A task
-that takes longer even on its own, or that the policy has refused again and again, still runs, but
+batch of durable work may therefore take a quarter of the shortest recent request budget, and a
+quarter of a second at most, unless it is a single task. A task that takes longer than that quarter
+of a budget even on its own, or that the policy has refused again and again, still runs, but
 in so small a share of the target's time that it delays only that share of the requests. The share
 counts the predicted time until the task has ended, and the actual time afterwards.
 """
@@ -22,7 +23,8 @@ PART = 4
 """A batch of durable work takes at most the shortest budget divided by this."""
 
 LONGEST_NS = 250_000_000
-"""The longest time of a batch, also when no request came recently: one may come now."""
+"""The longest time of several tasks, also when no request came recently: one may come now. A single
+task may take longer, since it can't be made shorter."""
 
 LATELY_NS = 30_000_000_000
 """How long a request's budget is remembered, at least; at most twice as long."""
@@ -79,11 +81,11 @@ class Room:
         self._turned_ns = now_ns
 
     def longest_ns(self, now_ns: int) -> int | None:
-        """How long a batch may take without blocking requests; None if none came recently."""
+        """How long a task may take without blocking requests; None if none came recently."""
         if now_ns - self._turned_ns > LATELY_NS:
             self._turn(now_ns)
         known = [ns for ns in (self._shortest_ns, self._before_ns) if ns is not None]
-        return min(min(known) // PART, LONGEST_NS) if known else None
+        return min(known) // PART if known else None
 
     def closed_until_ns(self, target_id: str) -> int:
         """Until when a target is closed to durable work, because such work blocked it; else 0."""
@@ -92,7 +94,8 @@ class Room:
 
     def batch(self, curve: LatencyCurve, waiting: int, now_ns: int) -> int:
         """How many tasks of one class a target may be given at once, at least one."""
-        most_ns = self._most_ns(now_ns)
+        longest_ns = self.longest_ns(now_ns)
+        most_ns = LONGEST_NS if longest_ns is None else min(longest_ns, LONGEST_NS)
         ladder = curve.glance(QUANTILE)
         rungs = zip(ladder.sizes, ladder.latency_ns, strict=True)
         return max([size for size, ns in rungs if size <= waiting and ns <= most_ns], default=1)
@@ -143,11 +146,8 @@ class Room:
                 return
 
     def _blocks_requests(self, takes_ns: int, now_ns: int) -> bool:
-        return self.longest_ns(now_ns) is not None and takes_ns > self._most_ns(now_ns)
-
-    def _most_ns(self, now_ns: int) -> int:
         longest_ns = self.longest_ns(now_ns)
-        return LONGEST_NS if longest_ns is None else longest_ns
+        return longest_ns is not None and takes_ns > longest_ns
 
 
 def likely_ns(curve: LatencyCurve, size: int) -> int:

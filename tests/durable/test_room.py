@@ -38,3 +38,18 @@ def test_what_a_batch_of_tasks_would_take_leaves_nothing_to_learn_from() -> None
     assert room.batch(curve, 100, 0) == 8
     room.given("cpu:0", curve, [1, 2], 0)
     assert curve.calibration() == ()
+
+
+@pytest.mark.parametrize(("budget_ms", "is_closed"), [(30_000, False), (11_000, True)])
+def test_a_slow_task_that_no_recent_request_would_mind_closes_nothing(
+    budget_ms: int, is_closed: bool
+) -> None:
+    """Beside requests with 30 s, tasks of 3 s had one part in fifty of an idle device's time."""
+    curve = LatencyCurve(offer(base_ms=2_990, item_ms=10))
+    room = Room()
+    room.note(budget_ms * MS, 0, lambda: True)
+    assert room.batch(curve, 100, 0) == 1
+    room.given("gpu:0", curve, [1], 0)
+    assert (room.closed_until_ns("gpu:0") > 0) == is_closed
+    room.took(1, 3_000 * MS, 3_000 * MS)
+    assert (room.closed_until_ns("gpu:0") > 0) == is_closed
