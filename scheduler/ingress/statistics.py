@@ -9,7 +9,9 @@ from typing import Any
 
 from scheduler.daemon.submission import Answer
 
-BOUNDS_MS = (1, 2, 5, 10, 20, 33, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10_000)
+BOUNDS_MS = (
+    1, 2, 5, 10, 20, 33, 50, 75, 100, 150, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 100_000,
+)  # fmt: skip
 """Upper bounds of the duration buckets; one more bucket counts longer durations."""
 
 _BOUNDS_NS = [bound * 1_000_000 for bound in BOUNDS_MS]
