@@ -77,8 +77,9 @@ class ProfileConfig(Section):
 
     seconds: Seconds = 2.0
     """How long one variant is measured with one runtime on one device, over all batch sizes,
-    in seconds. No size is begun after twice this time, so a slow model may need more to be served
-    in large batches."""
+    in seconds. No size is begun after twice this time, nor if a batch would take longer than half
+    of it (though a second may always pass), so a slow model may need more to be served in large
+    batches."""
 
 
 class JournalConfig(Section):
