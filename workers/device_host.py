@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
+from math import inf
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -139,6 +140,7 @@ class DeviceHost:
     def prepare(self, progress: Progress = ignore_progress) -> Iterator[Offer]:
         """Prepare every variant, and yield its offer as soon as it is ready.
 
+        What was measured before comes first, the fastest first, since each runs to warm up.
         Runtimes that compile for minutes are tried after all others, and may then offer a variant a
         second time. Variants that cannot be served are left out and listed in `problems`. Called
         again, it measures only what has changed.
@@ -147,7 +149,7 @@ class DeviceHost:
         self._prepared_in = self._watch.state
         # Problems of models are found again; those of the whole device are kept, without repeats.
         self.problems[:] = dict.fromkeys(p for p in self.problems if p.model == "*")
-        models = list(self.repository.models.values())
+        models = sorted(self.repository.models.values(), key=self._known_ns)
         work = Preparation(self._trials, models, progress)
         for model in models:
             for variant in model.variants:
@@ -218,6 +220,12 @@ class DeviceHost:
                 and served.choice((name, variant.name)) is not choice
             ]
         return offers, gone
+
+    def _known_ns(self, model: Model) -> float:
+        """How long an item of a model took when it was measured; infinite if it never was."""
+        known = [self._trials.stored(model, variant) for variant in model.variants]
+        profiles = [profile for found in known for profile in found.values() if profile.latency_ns]
+        return min([profile.latency_ns[1][0] for profile in profiles], default=inf)
 
     def _is_whole(self, ready: Prepared) -> bool:
         """Whether a model can be served from the files that are there now."""

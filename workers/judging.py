@@ -163,7 +163,7 @@ class Judge:
     def warm_up(self, session: Session, batches: Sequence[int]) -> None:
         """Run each batch size once at each length, so that requests meet no warm-up.
 
-        It ends after a second.
+        No further one is begun after a second.
 
         Raises:
             Exception: Whatever the session raises.

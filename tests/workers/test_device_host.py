@@ -562,6 +562,17 @@ def test_an_emulated_device_that_fails_requests_is_measured_all_the_same(start, 
     }
 
 
+def test_fast_models_do_not_wait_for_slow_ones_to_warm_up_after_a_restart(start, add):
+    for name in ("a", "b", "c"):
+        add(name, onnx_models.relu())
+    settings = {"base_ms": 0.01, "models": {"a": {"base_ms": 30}, "b": {"base_ms": 10}}}
+    first = start("emulated", **settings)
+    assert [offer.model for offer in first.prepare()] == ["a", "b", "c"]
+    add("aa", onnx_models.times(2))  # was never measured
+    again = start("emulated", **settings)
+    assert [offer.model for offer in again.prepare()] == ["c", "b", "a", "aa"]
+
+
 def test_copies_of_a_file_with_emulated_latencies_of_their_own_are_measured_each(start, add):
     add("fast", onnx_models.relu())
     add("slow", onnx_models.relu())
