@@ -97,10 +97,14 @@ def test_a_limit_is_kept(new_site):
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
-            took_s = seconds(site, size=1_000_000)
+            # 0.4 s at the full rate, less what the bucket lets through at once.
+            for _ in range(10):  # a busy machine may hold up one
+                took_s = seconds(site, size=1_000_000)
+                assert took_s > 0.35
+                if took_s < 2:
+                    break
             process.kill()
-    # 0.4 s at the full rate, less what the bucket lets through at once.
-    assert 0.35 < took_s < 2
+    assert took_s < 2
 
 
 def test_nothing_is_left_of_a_killed_test(new_site):
