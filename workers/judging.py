@@ -58,7 +58,7 @@ class Judge:
         self._effort = effort
         self._items: list[Item] = []
         self._padding: PaddingTrial | None = None
-        self._answered: tuple[Session | None, list[int]] = None, []
+        self._timed: tuple[Answers | None, list[int]] = None, []
 
     def draw(self) -> list[Item]:
         """The items, drawn at the first call; the process may die of those of a huge shape.
@@ -83,7 +83,7 @@ class Judge:
             took_ns.append(time.perf_counter_ns() - began_ns)
             # Copied, because they are later compared with the rows of batches.
             answers.append({name: np.array(array) for name, array in answer.items()})
-        self._answered = session, took_ns
+        self._timed = answers, took_ns
         return answers
 
     def unpadded(self) -> list[Item]:
@@ -145,8 +145,8 @@ class Judge:
         """
         runner = self._runner(session)
         climb = _Climb(_EnergyPerBatch(self._joules), tell, has_lost)
-        answered, took_ns = self._answered
-        counts = answered is session and self._joules() is None  # else energy is to be measured
+        timed, took_ns = self._timed
+        counts = timed is answers and self._joules() is None  # else energy is to be measured
         ladder = measure_ladder(
             lambda batch: climb.run(lambda: runner.run_batch(self._batch(batch))),
             max_batch,
