@@ -25,9 +25,9 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
     profile = config.profile
     rungs = len(list(batch_ladder(profile.max_batch)))
     seconds_ns = int(profile.seconds * 1e9)
-    # A busy box needs longer than planned, but must not take for ever.
     # Who gives much time may have models that take long.
     longest_ns = max(Effort().longest_ns, seconds_ns // 2)
+    # A busy box needs longer than planned, but must not take for ever.
     effort = Effort(seconds_ns // rungs, total_ns=2 * seconds_ns, longest_ns=longest_ns)
     folders = config.models, config.state_dir, link
     return device_spec(device), *folders, profile.max_batch, effort
