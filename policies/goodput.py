@@ -20,12 +20,14 @@ Rule, in seven parts:
 * Dropping. A request that no target can finish in time any more is dropped at once.
 * Costs. A target is costly if it is paid by the request or the second, or if inputs may be made
   smaller for its slow link. It gets only requests that the free targets would not finish in time,
-  simulated ahead in (priority, deadline) order; a request that a free target will finish waits for
-  it. If a request is refused, dropped or left late that free targets could have finished with
-  nothing else to do, costs are ignored for a second. Energy never counts as a cost: a device that
-  draws power is used like any other. (`cheapest` weighs energy as well.)
-* Other boxes. They get requests that would be late here, in preference to paid targets. While the
-  load far exceeds what a box could do itself, it uses them like devices of its own instead.
+  simulated ahead in (priority, deadline) order, or whose deadline would keep a free target's next
+  batch small though more wait for it; a request that a free target will finish waits for it. If a
+  request is refused, dropped or left late that free targets could have finished with nothing else
+  to do, costs are ignored for a second. Energy never counts as a cost: a device that draws power is
+  used like any other. (`cheapest` weighs energy as well.)
+* Other boxes. They get what would be late here or keep a batch small, in preference to paid
+  targets. While the load far exceeds what a box could do itself, it uses them like devices of its
+  own instead.
 
 Wins under overload and bursts, with mixed models and with devices of different speeds. Under
 overload some admitted requests have to be dropped later: admitting only sure ones would finish
@@ -253,7 +255,8 @@ class Everywhere:
             return
         self._free.look(view)
         reason, placed = "late on free targets, in time here", False
-        for place in purchases(self._outlook, self._free.late(), _is_dear, reason):
+        late = sorted(self._free.late() + self._free.cramping(), key=order)
+        for place in purchases(self._outlook, late, _is_dear, reason):
             self._served(place)
             placed = True
             yield place

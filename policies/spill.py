@@ -2,9 +2,11 @@
 
 Rule: the wrapped policy sees and fills the local targets. A request goes to a remote target (one
 flagged `remote`) if it would be late locally: if the local queues, simulated ahead in (priority,
-deadline) order, have no place for it in time, or if the wrapped policy would drop it. Of the remote
-targets that are in time, it goes to the cheapest, as long as the budget of the last hour allows. A
-request that only a busy remote target could finish is kept for that target.
+deadline) order, have no place for it in time, or if the wrapped policy would drop it. So does one
+whose deadline would keep the next local batch small though more wait for it, except to another box
+half of whose room is taken. Of the remote targets that are in time, it goes to the cheapest, as
+long as the budget of the last hour allows. A request that only a busy remote target could finish is
+kept for that target.
 
 Inputs: deadlines, latencies, transfer times, costs, all queued requests; and the inputs of the
 wrapped policy. Wins with a cloud behind a box: bursts go there, and nothing else. Loses to

@@ -61,6 +61,13 @@ class Apart:
         self._outlook.look(self.view)
         return self._foresight.unplaced()
 
+    def cramping(self) -> list[Request]:
+        """The requests that keep the next batch of a preferred target small (`Plan.cramping`).
+
+        `late` must have been called since something changed.
+        """
+        return self._foresight.cramping()
+
     def share_ns(self, kind: RequestClass) -> float:
         """The time per request that the preferred targets together need in full batches."""
         self._outlook.look(self.view)

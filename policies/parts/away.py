@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from policies.parts.apart import Apart
 from policies.parts.buying import Affords, batch_price, price, purchases
 from policies.parts.outlook import Bid, Outlook
-from policies.parts.serving import some_open
+from policies.parts.serving import order, some_open
 from scheduler.core.policy import Decision, Drop, Place, Policy, View, Wake, decisions_of
 from scheduler.core.requests import Request
 from scheduler.core.targets import TargetState
@@ -52,14 +52,14 @@ class Away:
             return
         yield from outlook.doomed()
         if some_open(view, self._is_far):
-            yield from self._send(near.late())
+            yield from self._send_late()
             yield from self._late_welcome()
         for decision in decisions_of(self._inner, near.view):
             if not isinstance(decision, Drop):
                 yield decision
                 continue
             outlook.look(view)
-            place = next(self._send([decision.request]), None)
+            place = next(self._send([decision.request], self._is_far), None)
             if place is not None:
                 yield place
             elif not self._can_wait(decision.request):
@@ -69,10 +69,20 @@ class Away:
             if wake_ns is not None:
                 yield Wake(wake_ns, "nearer targets will finish what is queued in time")
 
-    def _send(self, late: list[Request]) -> Iterator[Place]:
-        """Batches of late requests for open far targets, the cheapest first."""
+    def _send_late(self) -> Iterator[Place]:
+        """Sends what would be late here, and what the inner policy would rather leave out."""
+        late, cramping = self.near.late(), self.near.cramping()
+        if cramping:
+            yield from self._send(sorted(late + cramping, key=order), self._has_leisure)
+            late = self.near.late()
+        yield from self._send(late, self._is_far)
+
+    def _send(
+        self, requests: list[Request], takes: Callable[[TargetState], bool]
+    ) -> Iterator[Place]:
+        """Batches for open far targets of a kind, the cheapest first."""
         reason = "late on nearer targets, in time here"
-        return purchases(self._outlook, late, self._is_far, reason, self._affords)
+        return purchases(self._outlook, requests, takes, reason, self._affords)
 
     def _late_welcome(self) -> Iterator[Place]:
         """Requests that may be late, of a kind that only far targets serve."""
@@ -100,6 +110,11 @@ class Away:
 
     def _far_bids(self, request: Request) -> list[Bid]:
         return [bid for bid in self._outlook.bids(request.kind) if self._is_far(bid.target)]
+
+    def _has_leisure(self, target: TargetState) -> bool:
+        """Whether a far target takes requests that keep batches small: a busy box's as well."""
+        spec = target.spec
+        return self._is_far(target) and not (spec.peer and 2 * len(target.runs) >= spec.slots)
 
     def _is_far(self, target: TargetState) -> bool:
         return not self._is_near(target)

@@ -46,6 +46,10 @@ class Foresight:
             course.add(request)
         return course.plan.unplaced
 
+    def cramping(self) -> list[Request]:
+        """As in `Plan`, when `unplaced` was last called."""
+        return self._course.plan.cramping()
+
     def _line_up(self, view: View) -> int:
         """Updates the first of the queued requests, in order; returns how many are as before."""
         arrivals, before = view.arrivals, self._ahead

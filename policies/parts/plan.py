@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -69,6 +69,19 @@ class Planned:
         self.next_ns = next_ns if next_ns <= self.deadline_ns else NEVER_NS
         return free_ns
 
+    def cramping(self, waiting: int) -> list[Request]:
+        """Its requests that would be late in the larger batch for which enough requests wait.
+
+        None if that batch would not do more in the same time.
+        """
+        ladder, size = self.ladder, len(self.requests)
+        rung = bisect_right(ladder.sizes, waiting) - 1
+        larger_ns = ladder.latency_ns[rung]
+        if (self.done_ns - self.start_ns) * ladder.sizes[rung] <= larger_ns * size:
+            return []
+        until_ns = self.start_ns + larger_ns
+        return [request for request in self.requests if request.deadline_ns < until_ns]
+
     def added_cost(self, cost: Cost) -> float:
         """What one more request adds to the costs."""
         size, median = len(self.requests), self.median
@@ -96,6 +109,26 @@ class Plan:
     def late(self) -> list[Request]:
         """The requests without a place in time, except those that may be late."""
         return [request for request in self.unplaced if not request.accept_late]
+
+    def cramping(self) -> list[Request]:
+        """The requests whose deadlines keep the next batch of a target small, though more wait.
+
+        A larger batch without them does more in the same time. So a policy that does as much as
+        possible leaves them out, and they are lost, though they have a place in time.
+        """
+        firsts: dict[str, Planned] = {}
+        waiting: dict[str, int] = {}
+        for batch in self.batches:
+            target_id = batch.bid.target_id
+            first = firsts.setdefault(target_id, batch)
+            if first.bid is batch.bid:
+                waiting[target_id] = waiting.get(target_id, 0) + len(batch.requests)
+        return [
+            request
+            for target_id, first in firsts.items()
+            if len(first.requests) < waiting[target_id]
+            for request in first.cramping(waiting[target_id])
+        ]
 
     def free_ns(self, outlook: Outlook) -> dict[str, int]:
         """When each target could start something else, by target id."""

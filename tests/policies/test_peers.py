@@ -73,3 +73,14 @@ def test_a_box_with_much_more_than_it_can_do_uses_others_like_its_own():
     assert sent(submit(watch, request(2_000, 900), at_ms=6)) == [("cpu:0", (2_000,))]
     assert sent(submit(watch, request(2_001, 900), at_ms=6)) == [("box", (2_001,))]
     watch.close()
+
+
+@pytest.mark.parametrize(("there", "goes"), [(3, True), (4, False)])
+def test_what_would_keep_a_batch_small_goes_to_another_box_that_is_not_half_full(there, goes):
+    watch = box(target("cpu:0", offer(base_ms=80, item_ms=20, sizes=(1, 2, 4)), slots=1), PEER)
+    submit(watch, request(1, 900))
+    for number in range(2, 2 + there):
+        assert sent(submit(watch, request(number, 60))) == [("box", (number,))]
+    assert sent(submit(watch, request(10, 230), request(11, 900), request(12, 900))) == []
+    assert sent(submit(watch, request(13, 900))) == ([("box", (10,))] if goes else [])
+    watch.close()

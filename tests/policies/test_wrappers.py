@@ -122,6 +122,21 @@ def test_what_waits_here_goes_to_a_far_target_just_before_it_is_too_late_for_tha
     watch.close()
 
 
+SLOW = target("cpu:0", offer(base_ms=80, item_ms=20, sizes=(1, 2, 4)), slots=1)
+"""It takes 100 ms for one request, and 160 for four."""
+
+
+@pytest.mark.parametrize("policy", [Spill, Goodput])
+def test_a_deadline_that_would_keep_a_batch_small_is_kept_far_away(policy):
+    watch = box(policy, SLOW, CLOUD)
+    submit(watch, request(1, 900))
+    tight = request(2, 230)
+    assert sent(submit(watch, tight)) == [], "the device has time for it alone"
+    assert sent(submit(watch, request(3, 900), request(4, 900))) == [], "and for two of three"
+    assert sent(submit(watch, request(5, 900))) == [("cloud", (2,))]
+    watch.close()
+
+
 def test_the_default_sends_nothing_to_what_costs_money_that_is_in_time_for_nothing():
     watch = box(Goodput)
     assert sent(submit(watch, request(1, 60))) == [("cpu:0", (1,))]
