@@ -1,13 +1,18 @@
 """How policies do on random fleets, which no constant was chosen for.
 
-    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--variants] [--load X]
-        [--clients N] [--fleets N] [--first N] [--policy A,B] [--requests N] [--json FILE]
+    python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--clouds N [--price X]]
+        [--variants] [--load X] [--clients N] [--fleets N] [--first N] [--policy A,B]
+        [--requests N] [--json FILE]
 
 A fleet has two to six models that take 1 to 32 ms alone. On a `cpu` they gain at most a fifth from
 batches, and half of them form none; on a `gpu` an item takes a twentieth to a half of that time in
 a batch. Further devices are 0.3 to 3 times as fast, half of them just as fast. Each model has a
 deadline of its own, or a range of them, from 1.5 to 24 times its time alone; loads are 0.5 to 2 of
 the capacity, and arrivals have a CV of 1, 2 or 4.
+
+With `--clouds` there are so many as well, of 0.1 to 1 times a device's time for a batch and 1 to 8
+batches at once, behind 5 to 60 ms and 100 Mbps. A request there costs `--price`, by default 0.001.
+Requests are of 1 or 100 KB.
 
 With `--variants` a model has up to three, each of which takes 0.15 to 0.8 times as long as the one
 before and gives 0.2 to 3 % fewer right answers. Deadlines and capacity are those of the quickest.
@@ -98,6 +103,29 @@ def with_variants(scenario: dict[str, Any]) -> dict[str, Any]:
     return {**scenario, "fleet": {**fleet, "models": models}}
 
 
+def with_clouds(scenario: dict[str, Any], clouds: int, price: float) -> dict[str, Any]:
+    """The same scenario with clouds behind the box."""
+    fleet, workload = scenario["fleet"], scenario["workload"]
+    chance = random.Random(f"{scenario['about']} {clouds}")
+    boxes = list(fleet["boxes"])
+    for number in range(clouds):
+        width = chance.choice((1, 2, 4, 8))
+        pool = {"id": "pool", "time_scale": chance.choice((0.1, 0.3, 1)), "cost_per_request": price}
+        boxes.append(
+            {
+                "name": f"cloud-{number}",
+                "link": {"rtt_ms": chance.choice((5, 20, 60)), "mbps": 100},
+                "devices": [{**pool, "width": width, "slots": max(2, width)}],
+            }
+        )
+    mix = [{**each, "size_bytes": chance.choice((1_000, 100_000))} for each in workload["mix"]]
+    return {
+        **scenario,
+        "fleet": {**fleet, "boxes": boxes},
+        "workload": {**workload, "mix": mix},
+    }
+
+
 def from_clients(scenario: dict[str, Any], clients: int) -> dict[str, Any]:
     """The same scenario with clients that wait for each answer before they ask again."""
     mix = scenario["workload"]["mix"]
@@ -163,6 +191,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kind", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--clouds", type=int, default=0, help="behind the box")
+    parser.add_argument("--price", type=float, default=0.001, help="of a request at a cloud")
     parser.add_argument("--variants", action="store_true", help="models have several")
     parser.add_argument("--load", type=float, help="of all fleets, as a multiple of the capacity")
     parser.add_argument("--clients", type=int, help="a closed loop of so many")
@@ -179,6 +209,8 @@ def main() -> None:
         scenario = described(args.kind, args.devices, args.first + index)
         if args.variants:
             scenario = with_variants(scenario)
+        if args.clouds:
+            scenario = with_clouds(scenario, args.clouds, args.price)
         workload = scenario["workload"]
         if args.load:
             workload["load"] = args.load

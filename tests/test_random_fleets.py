@@ -61,3 +61,16 @@ def test_a_load_is_that_of_all_fleets(figures_of):
     figures = figures_of("--kind gpu --load 8 --fleets 2 --requests 200 --policy goodput,edf")
     assert "load 8.0" in figures["edf beyond goodput"]
     assert 0 < figures["on_time_percent"]["goodput"] < 40
+
+
+def test_clouds_stand_behind_the_box_at_a_price():
+    alone = random_fleets.described("gpu", 1, 3)
+    boxes = random_fleets.with_clouds(alone, 2, 0.5)["fleet"]["boxes"]
+    assert boxes[:1] == alone["fleet"]["boxes"]
+    assert [box["name"] for box in boxes[1:]] == ["cloud-0", "cloud-1"]
+    assert {device["cost_per_request"] for box in boxes[1:] for device in box["devices"]} == {0.5}
+
+
+def test_fleets_with_clouds_are_played(figures_of):
+    figures = figures_of("--clouds 1 --price 0 --fleets 2 --requests 200 --policy goodput")
+    assert 0 < figures["on_time_percent"]["goodput"] <= 100

@@ -2,8 +2,7 @@
 
 It is better to wait if the loss behind every batch that could go now (`parts.meanwhile`) exceeds
 its worth. If two of the largest batches or more are queued, capacity is short and waiting gains
-nothing. Then the loss must exceed the worth by `FAR_MORE` times the batch's weight. Nothing waits
-if there are costly targets or other boxes.
+nothing. Then the loss must exceed the worth by `FAR_MORE` times the batch's weight.
 
 Callers that wait for their answers before they ask again send nothing while a target waits. So
 arrivals during waits are counted, and the loss counts in the proportion in which the expected ones
@@ -86,7 +85,7 @@ class Patience:
             lost: That loss.
             found: All batches that could go.
         """
-        if worth > 0.0 or self._outlook.some_dear or self._outlook.view.has_peers:
+        if worth > 0.0:
             return False
         net = worth * best.latency_ns
         if net > -FAR_MORE * fsum([request.weight for request in best.batch]):

@@ -51,6 +51,10 @@ of `CROWD` * log2(r) on a target that takes r times as long as the fastest one. 
 serve the long queues, and fast ones are free for the rest. With 0.5 the gain is half as large; with
 1.0 eight overloaded devices do worse than without."""
 
+SLOWEST = 2.0
+"""The most for r above. Without a limit a device that takes ten times as long as a far one counts
+ten queued requests as 200, and serves nothing else, though nobody else may be able to."""
+
 NO_CHOICE = 4.0
 """The factor on the scale if there is only one target, or nearly all arrivals are of one class. An
 urgent request then need not go to a particular target before others, or competes only with its own
@@ -176,7 +180,8 @@ class Worth:
                 least_ns = min(least_ns, bid.one_ns())
         if least_ns == own_ns:
             return 1.0
-        return exp(CROWD * log2(own_ns / least_ns) * log(len(candidate.queue)))
+        slower = min(own_ns / least_ns, SLOWEST)
+        return exp(CROWD * log2(slower) * log(len(candidate.queue)))
 
     def _best(self, ranked: list[_Ranked]) -> _Ranked:
         """The best batch, or one of the same class with a variant that is preferred and pays."""

@@ -42,3 +42,53 @@ workload:
 def test_a_short_hiccup_costs_little_more_than_it_takes(tmp_path: Path, policy: str) -> None:
     """It cost two seconds: too slow a prediction was believed that nothing could disprove."""
     assert on_time(written(tmp_path, HICCUP), policy) > 0.85
+
+
+FAST_AND_SLOW = """
+about: Quick requests beside slow ones, which the cloud does sooner
+fleet:
+  models:
+    - {name: fast, base_ms: 1, per_item_ms: 1, jitter: 0.02, batches: [1, 2, 4]}
+    - {name: slow, base_ms: 6000, per_item_ms: 0, jitter: 0.02, batches: [1]}
+  boxes:
+    - {devices: [{id: "gpu:0"}]}
+    - name: cloud
+      link: {rtt_ms: 20, mbps: 100}
+      devices: [{id: pool, time_scale: 0.5, width: 1, cost_per_request: 0.001}]
+workload:
+  requests: 600
+  process: poisson
+  rate_per_s: 5.6
+  mix:
+    - {model: fast, share: 5, deadline_ms: 200}
+    - {model: slow, share: 0.6, deadline_ms: 10000}
+"""
+
+ONLY_HERE = """
+about: A far device takes a tenth of the time of the own one, but is too far for most requests
+fleet:
+  models:
+    - {name: fast, base_ms: 4.5, per_item_ms: 0.9, jitter: 0.02, batches: [1, 2, 4, 8]}
+    - {name: slow, base_ms: 175, per_item_ms: 15, jitter: 0.02, batches: [1, 2, 4, 8]}
+  boxes:
+    - {devices: [{id: "gpu:0"}]}
+    - name: cloud
+      link: {rtt_ms: 60, mbps: 100}
+      devices: [{id: pool, time_scale: 0.1, width: 2}]
+workload:
+  requests: 1500
+  process: poisson
+  load: 0.8
+  mix:
+    - {model: fast, share: 5, deadline_ms: 36, size_bytes: 100000}
+    - {model: slow, share: 1, deadline_ms: 667}
+"""
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize(("scenario", "least"), [(FAST_AND_SLOW, 0.85), (ONLY_HERE, 0.95)])
+def test_the_own_device_is_left_to_those_that_have_no_other(
+    tmp_path: Path, scenario: str, least: float
+) -> None:
+    """Slow requests took it, and 20 to 30 % were in time."""
+    assert on_time(written(tmp_path, scenario)) > least

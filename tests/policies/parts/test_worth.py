@@ -11,7 +11,7 @@ import pytest
 
 from policies.goodput import Everywhere
 from policies.parts.serving import Candidate
-from policies.parts.worth import CALM, CROWD, ELSEWHERE, NO_CHOICE, Worth
+from policies.parts.worth import CALM, CROWD, ELSEWHERE, NO_CHOICE, SLOWEST, Worth
 from replay.experiment import Experiment
 from tests.policies.playing import endings, play, standard, written
 
@@ -45,7 +45,7 @@ class Reckoning(Worth):
             if bid.target_id != candidate.bid.target_id
         ]
         least_ns = min(bid.one_ns() for bid in self._outlook.bids(candidate.queue.kind))
-        slower = candidate.bid.one_ns() / least_ns
+        slower = min(candidate.bid.one_ns() / least_ns, SLOWEST)
         worth *= exp(CROWD * log(slower) * log2(len(candidate.queue)))
         is_sole = all(done_ns > candidate.deadline_ns for done_ns in others)
         return worth if is_sole else ELSEWHERE * worth
