@@ -2,9 +2,10 @@
 
 A request that arrives while a device is busy is lost only if no other target can start it. So the
 loss behind a batch (`parts.coming`) counts only until the batch ends or another target becomes
-free, whichever is sooner: the last free device is worth more than one of three. A target that runs
-several batches at once may be free beside this one. The queued requests go first, so the longer the
-queues, the later another target becomes free:
+free, whichever is sooner: the last free device is worth more than one of three. Targets that are
+too slow or too far away for all of a group don't count. A target that runs several batches at once
+may be free beside this one. The queued requests go first, so the longer the queues, the later
+another target becomes free:
 
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
     (BACKLOG + SHORT * the share of requests that are missed)  *  the part of expected losses that
@@ -138,6 +139,7 @@ class Meanwhile:
         starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
         own_ns, until_ns, per_ns = 0, inf, 0.0
+        most_ns, _ = alike.patient()
         for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):
             if bid.target_id == target_id:
                 own_ns = one_ns - pace.least_ns
@@ -146,6 +148,8 @@ class Meanwhile:
                 if beside_ns is None:
                     continue
                 start_ns = max(beside_ns, starts_ns[target_id])
+            elif bid.target.spec.transfer_ns[0] + one_ns - pace.least_ns > most_ns:
+                continue  # too slow for all of them, or too far away
             else:
                 start_ns = starts_ns[bid.target_id]
             until_ns = min(until_ns, STRETCH * (start_ns - now_ns) + ahead_ns + one_ns)
