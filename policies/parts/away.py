@@ -112,7 +112,7 @@ class Away:
         return [bid for bid in self._outlook.bids(request.kind) if self._is_far(bid.target)]
 
     def _has_leisure(self, target: TargetState) -> bool:
-        """Whether a far target takes requests that keep batches small: a busy box's as well."""
+        """Whether a far target takes what keeps batches small: on a busy box it would again."""
         spec = target.spec
         return self._is_far(target) and not (spec.peer and 2 * len(target.runs) >= spec.slots)
 

@@ -117,6 +117,18 @@ def say_it_took(profiles: Path, ns: int) -> None:
         path.write_text(json.dumps(document))
 
 
+def sizes_run(monkeypatch) -> list[int]:
+    """The size of each batch that runs from now on."""
+    run_batch, sizes = ItemRunner.run_batch, list[int]()
+
+    def counted(runner, items):
+        sizes.append(len(items))
+        return run_batch(runner, items)
+
+    monkeypatch.setattr(ItemRunner, "run_batch", counted)
+    return sizes
+
+
 class TestMeasuredAgain:
     def test_what_was_measured_in_a_bad_moment_is_offered_and_stored_anew(
         self, start, add, tmp_path
@@ -166,13 +178,7 @@ class TestMeasuredAgain:
         before = {offer.model: offer for offer in host.prepare()}["relu"]
         monkeypatch.setattr(measuring_again, "_IDLE_S", 3_600)
         host.run("other", "1", xs(1.0))
-        run_batch, sizes = ItemRunner.run_batch, []
-
-        def counted(runner, items):
-            sizes.append(len(items))
-            return run_batch(runner, items)
-
-        monkeypatch.setattr(ItemRunner, "run_batch", counted)
+        sizes = sizes_run(monkeypatch)
 
         offer = host.measure_again("relu", "1")
 
@@ -206,13 +212,7 @@ class TestMeasuredAgain:
         say_it_took(tmp_path / "state/profiles", known_ms * 10**6)
         host = start_on(spec, 2, SLOW)
         list(host.prepare())
-        run_batch, sizes = ItemRunner.run_batch, []
-
-        def counted(runner, items):
-            sizes.append(len(items))
-            return run_batch(runner, items)
-
-        monkeypatch.setattr(ItemRunner, "run_batch", counted)
+        sizes = sizes_run(monkeypatch)
 
         offer = host.measure_again("relu", "1")
 
