@@ -190,8 +190,7 @@ class LiveConfig:
     def not_taken_yet(self) -> list[str]:
         """A line for the status while a reload takes unusually long; empty otherwise."""
         since_s = self._reading_since_s
-        took_s = 0.0 if since_s is None else time.monotonic() - since_s
-        if took_s < _READING_S:
+        if since_s is None or (took_s := time.monotonic() - since_s) < _READING_S:
             return []
         return [f"{self._file}: its policy has been loading for {took_s:.0f} s"]
 
@@ -235,6 +234,7 @@ class LiveConfig:
             (self._last_config.refuse if read.policy is None else self._last_config.keep)()
 
     async def _take(self, read: Reloaded, driver: Driver) -> None:
+        self._reading_since_s = None  # a status with the new policy must not call it loading
         was, self.config, self.not_taken = self.config.policy, read.config, read.not_taken
         policy = self.config.policy
         # A policy that failed is tried again: what it lacked may exist by now.

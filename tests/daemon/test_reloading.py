@@ -9,6 +9,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from scheduler.config.box import Config, load_config
 from scheduler.config.last_config import load_again
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError
+from scheduler.core.policy import Policy
 from scheduler.daemon import reloading
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.reloading import LiveConfig, Reloaded, first_policy, reloaded
@@ -235,3 +237,30 @@ def test_a_file_that_is_saved_while_no_thread_can_be_started_is_read_all_the_sam
         await driver.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_policy_that_is_in_use_is_not_called_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+
+    class Asked(Driver):
+        def take_policy(self, policy: Policy, name: str, options: dict[str, Any]) -> None:
+            super().take_policy(policy, name, options)
+            called.append(live.not_taken_yet())
+
+    async def run() -> None:
+        driver = Asked()
+        live.watch(driver, asyncio.get_running_loop())
+        file.write_text(f"policy: edf\nstate_dir: {tmp_path}\n")
+        live.read_again()
+        while not called:
+            await asyncio.sleep(0.01)
+        await driver.close()
+
+    monkeypatch.setattr(reloading, "_READING_S", 0)
+    file = tmp_path / "edge.yaml"
+    file.write_text(f"policy: goodput\nstate_dir: {tmp_path}\n")
+    live = LiveConfig(load_config(file), file, {}, tmp_path)
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert called == [[]]
