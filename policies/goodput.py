@@ -185,7 +185,7 @@ class Everywhere:
         budget_ns = request.deadline_ns - self._outlook.view.now_ns
         bids = self._outlook.bids(request.kind)
         return any(
-            bid.target.spec.transfer_ns[0] + bid.one_ns() <= budget_ns
+            bid.alone_ns() <= budget_ns
             for bid in [bid for bid in bids if not _is_dear(bid.target)] or bids
         )
 

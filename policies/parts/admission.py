@@ -153,7 +153,7 @@ class Admission:
         Args:
             request: A queued request, or one imagined in its queue.
             pace: The pace of its class.
-            starts_ns: When each of its targets could start.
+            starts_ns: When a message can leave for each of its targets.
             besides: How many requests of its class ahead of it not to count.
             imagined: Whether the request is only imagined in its queue.
         """
@@ -280,7 +280,7 @@ class Admission:
             for bid in self._outlook.bids(kind) if refused else ():
                 if bid.target is not target:
                     continue
-                one_ns = bid.one_ns()
+                one_ns = bid.alone_ns()
                 for deadline_ns in sorted(refused):
                     if begin_ns + one_ns > now_ns:
                         break

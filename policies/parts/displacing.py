@@ -76,7 +76,7 @@ class Displacement:
         if self._outlook.some_dear and any(bid.target.spec.is_dear for bid in bids):
             return None  # a costly target can do it
         for bid in bids:
-            in_time = self._outlook.view.now_ns + bid.one_ns() <= request.deadline_ns
+            in_time = self._outlook.view.now_ns + bid.alone_ns() <= request.deadline_ns
             if in_time and self._lost_beside(cheaper, bid) <= request.weight:
                 return None
         _, bid = min([(self._outlook.done_ns(bid), bid) for bid in bids], key=_first)

@@ -72,6 +72,6 @@ class Hindsight:
         if net <= 0.0:
             return
         for bid in self._outlook.bids(kind):
-            busy = self._outlook.starts_ns[bid.target_id] > now_ns
-            if busy and now_ns + bid.one_ns() <= request.deadline_ns:
+            busy = self._outlook.free_ns(bid) > now_ns
+            if busy and now_ns + bid.alone_ns() <= request.deadline_ns:
                 self._actual += net

@@ -4,8 +4,8 @@ A request that arrives while a device is busy is lost only if no other target ca
 loss behind a batch (`parts.coming`) counts only until the batch ends or another target becomes
 free, whichever is sooner: the last free device is worth more than one of three. Targets that are
 too slow or too far away for all of a group don't count. A target that runs several batches at once
-may be free beside this one. The queued requests go first, so the longer the queues, the later
-another target becomes free:
+may be free beside this one, once its inputs have left the link. The queued requests go first, so
+the longer the queues, the later another target becomes free:
 
     the time until its batch ends  *  STRETCH  +  the time that all targets need for the queues  *
     (BACKLOG + SHORT * the share of requests that are missed)  *  the part of expected losses that
@@ -62,6 +62,8 @@ class _Late(NamedTuple):
     Attributes:
         alike: The group.
         own_ns: How much longer the target takes for one than the fastest does.
+        beside_ns: How soon it could have done one beside the batch, if that needs no time on the
+            link, less what the fastest takes; infinite if not before the batch is done.
         until_ns: How soon another target could have done one, less what the fastest takes.
         anyway: What is lost even without a batch ahead.
         part: In what proportion a loss counts, since there are other targets.
@@ -71,6 +73,7 @@ class _Late(NamedTuple):
 
     alike: Alike
     own_ns: int
+    beside_ns: float
     until_ns: float
     anyway: float
     part: float
@@ -126,36 +129,36 @@ class Meanwhile:
         losses = []
         for candidate in found:
             lost = 0.0
-            for alike, own_ns, until_ns, anyway, part, quiet_ns, _ in groups:
+            link_ns = STRETCH * len(candidate.batch) * candidate.bid.item_ns
+            for alike, own_ns, beside_ns, until_ns, anyway, part, quiet_ns, _ in groups:
                 if alike.priority <= candidate.priority:
-                    end_ns = min(candidate.latency_ns + own_ns, until_ns) - quiet_ns
+                    end_ns = min(candidate.latency_ns + own_ns, beside_ns + link_ns, until_ns)
+                    end_ns -= quiet_ns
                     if end_ns > own_ns:
                         lost += part * (alike.lost(end_ns) - anyway)
-            lost = min(lost / since_ns, per_ns * candidate.latency_ns)
+            lost = min(lost / since_ns, per_ns * candidate.lane_ns)
             losses.append(lost / coming.odds(candidate.bid))
         return losses
 
     def _late(self, alike: Alike, pace: Pace, target_id: str, backlog: float) -> _Late:
-        starts_ns, now_ns = self._outlook.starts_ns, self._outlook.view.now_ns
+        now_ns = self._outlook.view.now_ns
         ahead_ns = backlog * self._admission.backlog_ns(pace) - pace.least_ns
-        own_ns, until_ns, per_ns = 0, inf, 0.0
+        own_ns, beside_ns, until_ns, per_ns = 0, inf, inf, 0.0
         most_ns, _ = alike.patient()
         for bid, one_ns in zip(pace.bids, pace.ones_ns, strict=True):
+            free_ns = self._outlook.free_ns(bid) - now_ns
             if bid.target_id == target_id:
                 own_ns = one_ns - pace.least_ns
                 per_ns = _earned(alike, bid, pace.least_ns)
-                beside_ns = bid.target.beside_ns(now_ns)
-                if beside_ns is None:
-                    continue
-                start_ns = max(beside_ns, starts_ns[target_id])
-            elif bid.target.spec.transfer_ns[0] + one_ns - pace.least_ns > most_ns:
-                continue  # too slow for all of them, or too far away
-            else:
-                start_ns = starts_ns[bid.target_id]
-            until_ns = min(until_ns, STRETCH * (start_ns - now_ns) + ahead_ns + one_ns)
+                lane_ns = bid.target.beside_ns(now_ns)
+                if lane_ns is not None:
+                    free_ns = max(free_ns, lane_ns - now_ns)
+                    beside_ns = STRETCH * free_ns + ahead_ns + one_ns
+            elif one_ns - pace.least_ns <= most_ns:  # else too slow or too far for all of them
+                until_ns = min(until_ns, STRETCH * free_ns + ahead_ns + one_ns)
         anyway, quiet_ns = alike.lost(own_ns), alike.quiet_ns(now_ns)
         part = (COUNTED / max(COUNTED, len(pace.bids))) ** (1 / 3)
-        return _Late(alike, own_ns, until_ns, anyway, part, quiet_ns, per_ns)
+        return _Late(alike, own_ns, beside_ns, until_ns, anyway, part, quiet_ns, per_ns)
 
 
 def _earned(alike: Alike, bid: Bid, least_ns: int) -> float:
@@ -163,6 +166,6 @@ def _earned(alike: Alike, bid: Bid, least_ns: int) -> float:
     slack_ns, worth = alike.patient()
     rate = 0.0
     for _, ladder in bid.ladders():
-        at = bisect_right(ladder.latency_ns, slack_ns + least_ns) - 1
-        rate = max(rate, ladder.rate[max(0, at)])
+        at = bisect_right(ladder.latency_ns, slack_ns + least_ns - bid.way_ns()) - 1
+        rate = max(rate, bid.rate(ladder, max(0, at)))
     return worth * rate

@@ -51,6 +51,30 @@ class Bid:
             min([curve.ladder(self.quantile).latency_ns[0] for curve in self.curves]) + self.item_ns
         )
 
+    def alone_ns(self) -> int:
+        """How long a single request takes with the fastest offer, including the way there."""
+        return self.way_ns() + self.one_ns()
+
+    def way_ns(self) -> int:
+        """How long a message without tensors takes to get there."""
+        return self.target.spec.transfer_ns[0]
+
+    def lane_ns(self, size: int, latency_ns: int) -> int:
+        """How long a batch keeps others from a lane of the target (`TargetSpec.lane_ns`).
+
+        Args:
+            size: Its number of requests.
+            latency_ns: How long it takes there, with the transfer of its tensors.
+        """
+        return self.target.spec.lane_ns(latency_ns, size * self.item_ns)
+
+    def rate(self, ladder: Ladder, at: int) -> float:
+        """The highest throughput of a lane, with one of `ladders` up to a place in its sizes."""
+        if not self.way_ns():
+            return ladder.rate[at]
+        takes = zip(ladder.sizes[: at + 1], ladder.latency_ns, strict=False)
+        return max([size / self.lane_ns(size, latency_ns) for size, latency_ns in takes])
+
     def ladders(self) -> Iterator[tuple[Offer, Ladder]]:
         """Each offer with its latencies."""
         for at, offer in enumerate(self.offers):
@@ -241,6 +265,10 @@ class Outlook:
                 if done_ns < soonest_ns.get(bid.target_id, 0):
                     soonest_ns[bid.target_id] = done_ns
         return sorted(targets, key=lambda target: (target.spec.is_dear, soonest_ns[target.spec.id]))
+
+    def free_ns(self, bid: Bid) -> int:
+        """When a message can leave for a target, to be served there as soon as it arrives."""
+        return self.starts_ns[bid.target_id] - bid.way_ns()
 
     def done_ns(self, bid: Bid) -> int:
         """When a single request would be done there if it were served next."""

@@ -22,8 +22,9 @@ class Pace:
         cost_ns: The time per request that all targets together need in full batches: 1 over the sum
             of their rates, in nanoseconds.
         longest_ns: How long the longest batch takes.
-        ones_ns: How long each target takes for a single request, in the order of `ids`.
-        least_ns: How long the fastest target takes for a single request.
+        ones_ns: How long each target takes for a single request, including the way there, in the
+            order of `ids`.
+        least_ns: How long the fastest target takes for a single request, likewise.
         unlike_ns: How much longer the slowest takes than the fastest.
     """
 
@@ -31,7 +32,7 @@ class Pace:
         self.bids = bids
         self.ids = tuple([bid.target_id for bid in bids])
         self.target_ids = frozenset(self.ids)
-        self.ones_ns = [bid.one_ns() for bid in bids]
+        self.ones_ns = [bid.alone_ns() for bid in bids]
         self._curves = [curve for bid in bids for curve in bid.curves]
         self._version = self._versions()
         largest = [max([curve.batch_sizes[-1] for curve in bid.curves]) for bid in bids]
@@ -75,7 +76,7 @@ class Pace:
     def parts(self) -> dict[str, float]:
         """Each target's part, per batch run at once, of the rate at which all serve the class."""
         if not self._parts and self.bids:
-            rates = [1 / one_ns for one_ns in self.ones_ns]
+            rates = [1 / bid.lane_ns(1, bid.one_ns()) for bid in self.bids]
             widths = [bid.target.spec.width for bid in self.bids]
             whole = fsum([width * rate for width, rate in zip(widths, rates, strict=True)])
             self._parts = {at: rate / whole for at, rate in zip(self.ids, rates, strict=True)}
@@ -88,8 +89,12 @@ class Pace:
         return len(self.target_ids & other.target_ids) / len(self.ids)
 
     def starts_ns(self, by_id: Mapping[str, int]) -> list[int]:
-        """When each target could start, in the order of `ids`, taken from a mapping by id."""
-        return [by_id[target_id] for target_id in self.ids]
+        """When a message can leave for each target, in the order of `ids`.
+
+        Args:
+            by_id: When each target could start, by its id.
+        """
+        return [by_id[bid.target_id] - bid.way_ns() for bid in self.bids]
 
     def soonest_ns(self, starts_ns: list[int], ready_ns: int) -> int:
         """The minimum of `done_ns`, without making a list, because every arrival needs it."""
@@ -105,7 +110,7 @@ class Pace:
         """When each target would have done a request that can't start before `ready_ns`.
 
         Args:
-            starts_ns: When each target could start, in the order of `ids`.
+            starts_ns: When a message can leave for each target, in the order of `ids`.
             ready_ns: When the request can start at the earliest.
         """
         done_ns = []
@@ -119,7 +124,7 @@ def caught_up_ns(starts_ns: list[int], work_ns: float) -> float:
     """When targets have done an amount of work together, each from when it can start.
 
     Args:
-        starts_ns: When each target could start; at least one.
+        starts_ns: When a message can leave for each target; at least one.
         work_ns: How long all of them together need for the work.
     """
     work_ns *= len(starts_ns)

@@ -87,7 +87,7 @@ class Patience:
         """
         if worth > 0.0:
             return False
-        net = worth * best.latency_ns
+        net = worth * best.lane_ns
         if net > -FAR_MORE * fsum([request.weight for request in best.batch]):
             largest = max([len(each.batch) for each in found if each.queue is best.queue])
             if len(best.queue) >= 2 * largest:

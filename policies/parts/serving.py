@@ -90,6 +90,11 @@ class Candidate:
     done_ns: int
 
     @property
+    def lane_ns(self) -> int:
+        """How long it keeps others from a lane of the target."""
+        return self.bid.lane_ns(len(self.batch), self.latency_ns)
+
+    @property
     def priority(self) -> int:
         """The priority of its most important request, which is the first."""
         return self.batch[0].priority

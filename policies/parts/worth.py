@@ -4,12 +4,13 @@
 
 where slack is how much earlier than its deadline a request would be done, and scale is a share of
 the longest of these batches. So urgent requests go before those that can wait; among equally urgent
-ones, and when not everything can be served, the batch that yields most per device-second goes. A
-batch that another target could finish in time as well counts a quarter less. On a slow target,
-classes with long queues count more. If nearly all arrivals are of one class, where urgency only
-affects the batch size, or there is only one target, scale is longer. Under overload requests that
-can wait are worth more, since time is scarce (`parts.scarcity`). The expected loss behind a batch
-is subtracted (`parts.meanwhile`).
+ones, and when not everything can be served, the batch that yields most per device-second goes. To a
+far target, a batch takes up time on its way as well (`TargetSpec.lane_ns`). A batch that another
+target could finish in time as well counts a quarter less. On a slow target, classes with long
+queues count more. If nearly all arrivals are of one class, where urgency only affects the batch
+size, or there is only one target, scale is longer. Under overload requests that can wait are worth
+more, since time is scarce (`parts.scarcity`). The expected loss behind a batch is subtracted
+(`parts.meanwhile`).
 
 That may be a batch of a quick variant of its model. One that the model's owner prefers goes instead
 if it harms no queued request, and if each of its requests gains more in right answers (`LIKED`)
@@ -47,13 +48,13 @@ half as large."""
 
 CROWD = 0.7
 """With n requests queued in a class, the worth of a batch of them is multiplied by n to the power
-of `CROWD` * log2(r) on a target that takes r times as long as the fastest one. So slow devices
+of `CROWD` * log2(r) on a target that takes r times as long as the fastest one here. So slow devices
 serve the long queues, and fast ones are free for the rest. With 0.5 the gain is half as large; with
 1.0 eight overloaded devices do worse than without."""
 
 SLOWEST = 2.0
-"""The most for r above. Without a limit a device that takes ten times as long as a far one counts
-ten queued requests as 200, and serves nothing else, though nobody else may be able to."""
+"""The most for r above. Without a limit a device that takes ten times as long as another counts ten
+queued requests as 200, and serves nothing else, though nobody else may be able to."""
 
 NO_CHOICE = 4.0
 """The factor on the scale if there is only one target, or nearly all arrivals are of one class. An
@@ -168,15 +169,19 @@ class Worth:
             whole = (calm + urgent) * crowd
             if elsewhere_ns <= deadline_ns:
                 whole *= ELSEWHERE
-            worth = (whole - lost) / candidate.latency_ns
+            worth = (whole - lost) / candidate.lane_ns
             ranked.append(((worth, -deadline_ns), candidate, lost))
         return ranked
 
     def _crowd(self, candidate: Candidate) -> float:
-        """The factor for the length of a batch's queue, above 1 if a faster free target exists."""
+        """The factor for the length of a queue, above 1 if a faster free target is here.
+
+        Far ones don't count: they are too far for some requests, and take few batches at once.
+        """
         own_ns = least_ns = candidate.bid.one_ns()
         for bid in self._outlook.bids(candidate.queue.kind):
-            if not bid.target.spec.is_dear:
+            spec = bid.target.spec
+            if not (spec.remote or spec.is_dear):
                 least_ns = min(least_ns, bid.one_ns())
         if least_ns == own_ns:
             return 1.0
@@ -239,7 +244,7 @@ class Worth:
 def _cost(each: _Ranked, price: float) -> float:
     """What a batch costs others, per request; `price` is that of a nanosecond of its target."""
     _, candidate, lost = each
-    return (lost + price * candidate.latency_ns) / len(candidate.batch)
+    return (lost + price * candidate.lane_ns) / len(candidate.batch)
 
 
 def _gain(preferred: Offer, other: Offer) -> float:

@@ -205,15 +205,17 @@ class View:
         return self.now_ns - target.told_ns if target.spec.peer else 0
 
     def start_ns(self, target: TargetState) -> int | None:
-        """When a batch sent there now would start; None if the target is not expected back.
+        """When the next batch sent there would start; None if the target is not expected back.
 
-        This includes the time that a message takes to get there and that the bytes of earlier
-        batches need on the link, but not the transfer time of the batch's own tensors.
+        This includes the time until there is a slot for it, the time that a message takes to get
+        there, and the time that the bytes of earlier batches need on the link, but not the transfer
+        time of the batch's own tensors.
         """
         if target.up:
-            free_ns = target.free_ns(self.now_ns)
-            base_ns = target.spec.transfer_ns[0] + target.way_wait_ns(self.now_ns)
-            return free_ns if not base_ns else max(free_ns, self.now_ns + base_ns)
+            now_ns = self.now_ns
+            free_ns = target.free_ns(now_ns)
+            base_ns = target.spec.transfer_ns[0] + target.way_wait_ns(now_ns)
+            return max(free_ns, target.sends_ns(now_ns) + base_ns) if base_ns else free_ns
         return target.back_ns(self.now_ns)
 
     def predict_ns(

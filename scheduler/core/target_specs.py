@@ -87,6 +87,23 @@ class TargetSpec:
         energy = self.cost_per_kwh * energy_uj / UJ_PER_KWH
         return self.cost_per_request * requests + self.cost_per_s * execution_ns / 1e9 + energy
 
+    def lane_ns(self, latency_ns: int, link_ns: int = 0) -> int:
+        """How long a batch keeps others from one of the `width` lanes: the price of sending it.
+
+        That is how long it takes there. On a far target it may be longer: its slot is taken on the
+        way as well, and with few slots lanes idle meanwhile; and while its tensors occupy the link,
+        nothing gets there for the other lanes either.
+
+        Args:
+            latency_ns: How long it takes there, with the transfer of its tensors.
+            link_ns: How long the transfer of its tensors takes.
+        """
+        way_ns = self.transfer_ns[0]
+        if not (way_ns or link_ns):
+            return latency_ns
+        slot_ns = (latency_ns + way_ns) * self.width // self.slots
+        return max(latency_ns, slot_ns, link_ns * self.width)
+
     def transfer(self, size_bytes: int, form: Form | None = None) -> int:
         """How long a message with tensors of that size takes to get there, in nanoseconds."""
         return self.transfer_ns[0] + self.carry_ns(size_bytes, form)

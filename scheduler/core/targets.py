@@ -307,6 +307,10 @@ class TargetState:
             free_ns = self._behind_ns + self._until_ns(now_ns)
         return free_ns if free_ns >= self.closed_until_ns else self.closed_until_ns
 
+    def sends_ns(self, now_ns: int) -> int:
+        """When there is a slot for another batch; at least `now_ns`."""
+        return now_ns if len(self.runs) < self.spec.slots else self._until_ns(now_ns)
+
     def _until_ns(self, now_ns: int) -> int:
         """When the first of its running batches is expected to be done."""
         done_ns = self._head_done_ns

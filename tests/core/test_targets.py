@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scheduler.core.latency import Calibration
+from scheduler.core.policy import View
 from scheduler.core.requests import RequestClass
 from scheduler.core.target_specs import TargetSpec
 from scheduler.core.targets import SURE, Run, TargetState
@@ -248,6 +249,35 @@ def test_only_one_batch_waits_for_another_on_the_way():
     far.end(far.runs[2], 41 * MS, started=True)
     assert far.way_wait_ns(41 * MS) == 0
     assert far.is_open(41 * MS)
+
+
+@pytest.mark.parametrize(
+    ("slots", "width", "start_ms"),
+    [(4, 2, 25), (3, 2, 25), (2, 2, 45), (2, 1, 45)],
+)
+def test_where_all_slots_are_taken_the_next_batch_has_its_way_before_it(slots, width, start_ms):
+    spec = replace(target(slots=slots), width=width, transfer_ns=(20 * MS, 0.0))
+    far = TargetState(spec)
+    view = View({}, {"t": far})
+    view.now_ns = 5 * MS
+    for number in (1, 2):
+        far.begin(replace(run(number, 0), transfer_ns=20 * MS))
+    assert view.start_ns(far) == start_ms * MS
+
+
+@pytest.mark.parametrize(
+    ("slots", "width", "taken_ms"),
+    [(2, 2, 25), (2, 1, 12.5), (5, 1, 5), (20, 2, 5)],
+)
+def test_a_batch_takes_up_a_lane_on_its_way_where_slots_are_few(slots, width, taken_ms):
+    spec = replace(target(slots=slots), width=width, transfer_ns=(20 * MS, 0.0))
+    assert spec.lane_ns(5 * MS) == taken_ms * MS
+    assert replace(spec, transfer_ns=(0, 0.0)).lane_ns(5 * MS) == 5 * MS
+
+
+def test_no_lane_gets_anything_while_a_batch_occupies_the_link():
+    spec = replace(target(slots=32), width=4, transfer_ns=(1 * MS, 1.0))
+    assert spec.lane_ns(8 * MS, link_ns=3 * MS) == 12 * MS
 
 
 def test_nothing_is_sent_ahead_of_an_end_that_is_uncertain():

@@ -90,7 +90,7 @@ class Box:
 
     def waits(self) -> bool:
         one = SimpleNamespace(weight=1.0)
-        best = SimpleNamespace(batch=[one], queue=[one], latency_ns=MS)
+        best = SimpleNamespace(batch=[one], queue=[one], lane_ns=MS)
         worth = (1.0 - self.LOST) / MS
         return self.patience.waits(cast(Candidate, best), worth, self.LOST, [cast(Candidate, best)])
 
