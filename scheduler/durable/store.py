@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,21 @@ def _tell(thens: list[Then], found: Sequence[Any]) -> None:
             log.exception("an answer about a task failed")
 
 
+class _Opening:
+    """An attempt to open the store, by a writer and a reader of its own.
+
+    Attributes:
+        opened: Set once the writer has opened the database, or could not.
+        refused: Why the writer could not; None if it could, or has not tried yet.
+        problem: What is wrong, in words for people; None if nothing is.
+    """
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.refused: Exception | None = None
+        self.problem: str | None = None
+
+
 class Store:
     """The tasks of one folder.
 
@@ -132,32 +148,36 @@ class Store:
         folder: Created if missing, accessible to its owner alone.
         bounds: Limits on what is kept.
         loop: The loop on which callbacks run.
-
-    Attributes:
-        problem: What is wrong with the store, in words for people; None if nothing is.
     """
 
     def __init__(self, folder: Path, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
         """Starts to open the store; operations queued meanwhile run when it is open."""
-        self.problem: str | None = None
         self._folder = folder
         self._bounds = bounds
         self._loop = loop
         self._lock: int | None = None
-        self._writer, self._reader = self._started()
+        self._opening = _Opening()
+        self._writer, self._reader = self._started(self._opening)
 
     @property
     def refuses(self) -> bool:
         """Whether it could not be opened, and so refuses every operation."""
-        return self._refused is not None
+        return self._opening.refused is not None
 
-    def _started(self) -> tuple[_Worker, _Worker]:
-        self._opened = threading.Event()
-        self._refused: Exception | None = None
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the store, in words for people; None if nothing is."""
+        return self._opening.problem
+
+    @problem.setter
+    def problem(self, told: str) -> None:
+        self._opening.problem = told
+
+    def _started(self, opening: _Opening) -> tuple[_Worker, _Worker]:
         writer = _Worker("laxity-tasks-write", self._loop, MOST_AT_ONCE)
         reader = _Worker("laxity-tasks-read", self._loop, LOOKS_AT_ONCE)
-        writer.start(self._open, lambda database: database.commit)
-        reader.start(self._open_reading, lambda database: database.look)
+        writer.start(partial(self._open, opening), lambda database: database.commit)
+        reader.start(partial(self._open_reading, opening), lambda database: database.look)
         return writer, reader
 
     def open_again(self, op: Op, then: Then) -> None:
@@ -167,13 +187,16 @@ class Store:
             op: The first operation of the open store.
             then: Called with its result, or with the error if the store can't be opened yet.
         """
-        fresh = self._started()
+        opening = _Opening()
+        fresh = self._started(opening)
 
         def looked(found: Any) -> None:
             useless = fresh
             if not isinstance(found, LaxityError):
                 useless = self._writer, self._reader
-                self._writer, self._reader = fresh
+                self._writer, self._reader, self._opening = *fresh, opening
+            elif opening.refused is not None:
+                self._opening = opening  # with the latest reason
             for worker in useless:
                 worker.end()
             then(found)
@@ -210,41 +233,41 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def _open(self) -> Database:
+    def _open(self, opening: _Opening) -> Database:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _locked(self._folder)
             database, damage = open_database(self._folder / FILE, self._bounds)
             for place in (self._folder, self._folder.parent):
                 sync_folder(place)  # their entries; SQLite syncs the files
+            opening.problem = damage
         except Exception as error:
-            self._cannot(error)
-            self._refused = error
+            self._cannot(opening, error)
+            opening.refused = error
             self._unlock()
             raise
         finally:
-            self._opened.set()
-        self.problem = damage
+            opening.opened.set()  # last: the reader may find a problem of its own
         if damage is not None:
             log.error("durable tasks were lost", damage=damage)
         return database
 
-    def _open_reading(self) -> Database:
+    def _open_reading(self, opening: _Opening) -> Database:
         """Opens the read-only connection; refuses if the writer's failed, as on a locked folder."""
-        self._opened.wait()
-        if self._refused is not None:
-            raise self._refused
+        opening.opened.wait()
+        if opening.refused is not None:
+            raise opening.refused
         try:
             return Database(self._folder / FILE, self._bounds, reading=True)
         except Exception as error:
-            self._cannot(error)
+            self._cannot(opening, error)
             raise
 
-    def _cannot(self, error: Exception) -> None:
+    def _cannot(self, opening: _Opening, error: Exception) -> None:
         problem = f"{self._folder}: {told(error)}; durable tasks are refused until that is mended"
         if problem != self.problem:  # it is tried again and again
             log.error("no durable tasks", folder=str(self._folder), error=told(error))
-        self.problem = problem
+        opening.problem = problem
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:

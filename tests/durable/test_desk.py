@@ -7,6 +7,9 @@ import fcntl
 import gc
 import resource
 import sqlite3
+import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
@@ -554,6 +557,59 @@ def test_a_store_that_fails_to_open_in_an_unforeseen_way_answers(
         await counter.close()
 
     monkeypatch.setattr(Database, "__init__", fails)
+    run(scene)
+
+
+def test_what_keeps_tasks_from_being_read_is_told_though_they_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late the thread goes on that has let the other one open the database."""
+    made, put = Database.__init__, threading.Event.set
+
+    def fails(database: Database, path: Path, bounds: Bounds, reading: bool = False) -> None:
+        if reading:
+            raise TypeError("what?")
+        made(database, path, bounds, reading)
+
+    def held_up(event: threading.Event) -> None:
+        put(event)
+        if sys._getframe(1).f_code.co_name == "_open":
+            time.sleep(0.1)
+
+    async def scene() -> None:
+        counter = Counter(tmp_path)
+        assert "TypeError('what?')" in (await counter.ask("tasks"))["message"]
+        assert (await counter.submit("t"))["new"]
+        assert "TypeError('what?')" in counter.desk.status()["problem"]
+        await counter.close()
+
+    monkeypatch.setattr(Database, "__init__", fails)
+    monkeypatch.setattr(threading.Event, "set", held_up)
+    run(scene)
+
+
+def test_a_store_is_called_well_once_it_takes_tasks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "OPEN_AGAIN_S", 0.01)
+    folder, clock = tmp_path / "tasks", Database.clock
+
+    def slow(database: Database) -> tuple[int, int]:
+        time.sleep(0.1)
+        return clock(database)
+
+    async def scene() -> None:
+        folder.write_text("not a folder")
+        counter = Counter(folder)
+        while counter.desk.status()["problem"] is None:
+            await asyncio.sleep(0.001)
+        folder.unlink()
+        while counter.desk.status()["problem"] is not None:
+            await asyncio.sleep(0.001)
+        assert (await counter.submit("t")).get("new")
+        await counter.close()
+
+    monkeypatch.setattr(Database, "clock", slow)
     run(scene)
 
 
