@@ -241,7 +241,7 @@ class SchedulerProcess:
         return await UnixDoor(self._door, address.path).open()
 
     async def _take_files(self, read: Read) -> None:
-        read.apply(self._door)
+        self._files.take(read, self._door)
 
     def _end_for_policy(self, why: str) -> None:
         """Ends the process, because nothing else can end its hung loop; Ray starts the next.

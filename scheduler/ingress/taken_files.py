@@ -23,16 +23,12 @@ class Read(NamedTuple):
     Attributes:
         access: The access rules; None if they can't be read.
         token: The token for other boxes; None if there is none, or it can't be read.
+        not_taken: What is wrong with the files that can't be used.
     """
 
     access: Access | None
     token: str | None
-
-    def apply(self, door: NativeDoor) -> None:
-        """Gives a door what could be read, in the event loop of the door."""
-        door.take_access(self.access or door.rules.access)  # certificates may be others, too
-        if door.neighbours is not None and self.token is not None:
-            door.neighbours.token = self.token
+    not_taken: list[str]
 
 
 class TakenFiles:
@@ -44,7 +40,8 @@ class TakenFiles:
             broken. Replicas of a cloud application share a state folder, and have no copies.
 
     Attributes:
-        not_taken: What is wrong with the files that could not be used the last time.
+        not_taken: What is wrong with the files that could not be used the last time; what doors
+            have been given since then is none of it.
     """
 
     def __init__(self, config: Config, copies: bool) -> None:
@@ -56,11 +53,15 @@ class TakenFiles:
 
     def usable(self) -> Config:
         """The configuration, with the last usable content of its files that are broken."""
-        self.not_taken = []
+        usable, self.not_taken = self._usable()
+        return usable
+
+    def _usable(self) -> tuple[Config, list[str]]:
+        not_taken: list[str] = []
         usable, broken = self._last_good.usable(self._config)
         for name, problem in broken:
-            self._take_not(name, problem)
-        return usable
+            _take_not(name, problem, not_taken)
+        return usable, not_taken
 
     def keep(self) -> None:
         """Keeps the content of the files that can be used now."""
@@ -68,30 +69,38 @@ class TakenFiles:
             self._last_good.keep(self._config)
 
     def read(self, tls: DoorContext | None) -> Read:
-        """Reads the files again; a long one takes a while, so not on the doors' event loop.
+        """Reads the files again for `take`; a long one takes a while, so not on the doors' loop.
 
         Args:
             tls: The certificates of the doors, which apply to handshakes from now on.
         """
-        usable = self.usable()
+        usable, not_taken = self._usable()
         if tls is not None and usable.tls is not None:
             try:
                 tls.read_again(usable.tls)
             except ConfigError as error:
-                self._take_not("certificates", error)
+                _take_not("certificates", error, not_taken)
         access, token = None, None
         try:
             access = load_access(usable.token_file, usable.tenants_file)
         except ConfigError as error:
-            self._take_not("tokens", error)
+            _take_not("tokens", error, not_taken)
         if usable.neighbours is not None:
             try:
                 token = token_for_others(usable)
             except ConfigError as error:
-                self._take_not("token for other boxes", error)
-        return Read(access, token)
+                _take_not("token for other boxes", error, not_taken)
+        return Read(access, token, not_taken)
 
-    def _take_not(self, what: str, error: ConfigError) -> None:
-        log.error(f"{what} not applied", error=str(error))
-        if str(error) not in self.not_taken:  # the box's own token may be that for other boxes too
-            self.not_taken.append(str(error))
+    def take(self, read: Read, door: NativeDoor) -> None:
+        """Gives a door what could be read, in the event loop of the door."""
+        door.take_access(read.access or door.rules.access)  # certificates may be others, too
+        if door.neighbours is not None and read.token is not None:
+            door.neighbours.token = read.token
+        self.not_taken = read.not_taken
+
+
+def _take_not(what: str, error: ConfigError, not_taken: list[str]) -> None:
+    log.error(f"{what} not applied", error=str(error))
+    if str(error) not in not_taken:  # the box's own token may be that for other boxes too
+        not_taken.append(str(error))

@@ -16,6 +16,7 @@ from scheduler.config.cloud import CloudTlsConfig
 from scheduler.config.doors import TlsConfig
 from scheduler.ingress import process, secret_files
 from scheduler.ingress.certificates import server_context
+from scheduler.ingress.native import NativeDoor
 from scheduler.ingress.process import _usable
 from scheduler.ingress.secret_files import LastGood
 from scheduler.ingress.taken_files import TakenFiles
@@ -347,5 +348,30 @@ def test_a_file_with_two_uses_is_told_of_once(box: Config) -> None:
         box.model_copy(update={"neighbours": same, "state_dir": Path("/none")}), True
     )
     box.token_file.chmod(0o644)
-    files.read(None)
-    assert len([told for told in files.not_taken if "chmod 600" in told]) == 1
+    not_taken = files.read(None).not_taken
+    assert len([told for told in not_taken if "chmod 600" in told]) == 1
+
+
+def test_what_is_wrong_with_files_changes_with_what_doors_are_given(box: Config) -> None:
+    """A status amid a look at the files tells neither too little nor too early."""
+
+    class Door:
+        neighbours = None
+        given: Access | None = None
+
+        def take_access(self, access: Access) -> None:
+            self.given = access
+
+    assert box.token_file is not None
+    files, door = TakenFiles(box, True), Door()
+    files.keep()
+    box.token_file.chmod(0o644)
+    files.usable()
+    (wrong,) = files.not_taken
+    box.token_file.chmod(0o600)
+    read = files.read(None)
+    assert files.not_taken == [wrong]
+    assert door.given is None
+    files.take(read, cast(NativeDoor, door))
+    assert files.not_taken == []
+    assert door.given is not None
