@@ -132,12 +132,13 @@ class WorkerProcess:
         for ready in self._host.prepare_changes(self._say_progress):
             with self._link.between_runs():  # no answer of the old files may follow the new catalog
                 offers, gone = self._host.adopt(ready)
+                self._say_catalog()  # first: whoever sees the new offers gets no cached old answer
                 for offer in offers:
                     self._say_offer(offer)
                 if gone:
                     told = {"t": "withdrawn", "variants": gone}
                     self._link.unsay([_offer_key(*key) for key in gone], told)
-                self._say_catalog()
+                self._say_catalog()  # that what is new in it is served by now
         self._say_ready()
 
     def _measure_again(self, model: str, variant: str) -> None:

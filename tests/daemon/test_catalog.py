@@ -142,9 +142,9 @@ def test_of_a_replaced_model_only_the_new_variants_are_offered() -> None:
         driver.on_catalog("cpu:0", [replace(card("a"), variants=("1",))], [])
         driver.on_offer("cpu:0", Offer("a", "1", "r", {1: (2_000_000,)}))
 
+        driver.on_catalog("cpu:0", [replace(card("a", "new"), variants=("2",))], [])
         driver.on_offer("cpu:0", Offer("a", "2", "r", {1: (2_000_000,)}))
         driver.on_withdrawn("cpu:0", [("a", "1")], "replaced")
-        driver.on_catalog("cpu:0", [replace(card("a", "new"), variants=("2",))], [])
 
         assert [key[2] for key in driver.catalog.offers] == ["2"]
         assert [offer.variant for offer in driver.core.targets["cpu:0"].offers["a"]] == ["2"]
