@@ -10,7 +10,6 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import ray
 import structlog
 from ray import serve
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from starlette.requests import Request
@@ -77,7 +77,10 @@ class Replica:
         self._door = self._open(config)
         if files:
             loop = asyncio.get_running_loop()
-            changed = partial(loop.call_soon_threadsafe, self._reload, config)
+
+            def changed() -> None:
+                asyncio.run_coroutine_threadsafe(self._reload(config), loop).result()
+
             watching = threading.Thread(target=watch.run, args=(changed, self._ending), daemon=True)
             watching.start()
 
@@ -116,14 +119,17 @@ class Replica:
         access = load_access(config.token_file, config.tenants_file)
         return EmbeddedDoor(service, limits, access, doors.host_names)
 
-    def _reload(self, config: ApplicationConfig) -> None:
-        """Read the tokens again after their files have changed."""
+    async def _reload(self, config: ApplicationConfig) -> None:
+        """Read the tokens again after their files have changed.
+
+        The scheduler comes first: it refuses a tenant of the door's that it does not know.
+        """
+        with contextlib.suppress(RayError):  # one that died reads them when it restarts
+            await self._scheduler.reload.remote()
         try:
             self._door.reload(load_access(config.token_file, config.tenants_file))
         except ConfigError as error:
             log.error("tokens not applied", error=str(error))
-            return
-        self._scheduler.reload.remote()  # a scheduler that died reads them when it restarts
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request from the proxy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -11,12 +12,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import yaml
+from ray.exceptions import RayActorError
 from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 from rich.console import Console
@@ -25,7 +28,7 @@ from edge_agent.cloud import application
 from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_config
 from edge_agent.cloud.deployment import Deployment, check_room, connected
 from edge_agent.cloud.record import Record, forget_record, read_record, record_file
-from edge_agent.cloud.replica import with_threads
+from edge_agent.cloud.replica import Replica, with_threads
 from edge_agent.errors import AgentError
 from edge_agent.state_lock import locked
 from scheduler.cli import cloud
@@ -33,6 +36,7 @@ from scheduler.cli.cloud import view
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
 from scheduler.errors import LaxityError
+from scheduler.tenants import Access
 from workers.kernel_files import standing
 
 ROOT = Path(__file__).parents[2]
@@ -335,3 +339,38 @@ def test_what_the_image_copies_can_be_installed(tmp_path: Path) -> None:
 
 def pyproject() -> str:
     return (ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("scheduler_lives", [True, False])
+def test_a_replicas_door_lets_nobody_in_whom_its_scheduler_does_not_know_yet(
+    tmp_path: Path, scheduler_lives: bool
+) -> None:
+    order: list[str] = []
+
+    class Scheduler:
+        """Takes a moment."""
+
+        @property
+        def reload(self) -> Scheduler:
+            return self
+
+        async def remote(self) -> None:
+            await asyncio.sleep(0.01)
+            order.append("scheduler")
+            if not scheduler_lives:
+                raise RayActorError
+
+    class Door:
+        def reload(self, access: Access) -> None:
+            assert access.by_token("a token that is long enough").name == "owner"
+            order.append("door")
+
+    file = tmp_path / "cloud.yaml"
+    file.write_text(f"models: {tmp_path}\nstate_dir: {tmp_path}\ntoken_file: token\n")
+    (tmp_path / "token").touch(0o600)
+    (tmp_path / "token").write_text("a token that is long enough")
+    replica: Any = Replica.__new__(Replica)
+    replica._scheduler, replica._door, replica._run_dir = Scheduler(), Door(), tmp_path / "run"
+    replica._ending = threading.Event()
+    asyncio.run(replica._reload(load_cloud_config(file)))
+    assert order == ["scheduler", "door"]
