@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import yaml
 
+from scheduler.files import replace_file
 from tests.hosts import Host
 
 ModelsNamed = Callable[..., Path]
@@ -65,15 +66,23 @@ def policy_that_waits(folder: Path) -> tuple[Path, Path, Path]:
     return file, begun, go_on
 
 
-def _command(process: psutil.Process) -> str:
+def command(process: psutil.Process) -> str:
+    """Its words; none of one that has just ended."""
     with contextlib.suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""
 
 
+def name(process: psutil.Process) -> str:
+    """Its name; none of one that has just ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.name()
+    return ""
+
+
 def listening(processes: list[psutil.Process]) -> list[tuple[str, str, int]]:
     """Where processes listen for TCP: their names, IP addresses and ports."""
-    names = {process.pid: process.name() for process in processes}
+    names = {process.pid: name(process) for process in processes}
     return [
         (names[found.pid], *found.laddr)
         for found in psutil.net_connections("inet")
@@ -138,8 +147,9 @@ class RunningAgent:
             raise AssertionError("the agent did not get ready:\n" + "".join(self.lines))
 
     def write_config(self, **changes: Any) -> None:
+        """Changes keys of the configuration; its file is never seen half written."""
         self.settings.update(changes)
-        self.config_file.write_text(yaml.safe_dump(self.settings))
+        replace_file(self.config_file, yaml.safe_dump(self.settings))
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -158,9 +168,13 @@ class RunningAgent:
         said = f"Listening on {scheme}://"
         return next(line.strip()[len(said) :] for line in self.lines if line.startswith(said))
 
+    def named(self, wanted: str) -> psutil.Process:
+        """The process of this name, e.g. `raylet`."""
+        return next(process for process in self.processes() if name(process) == wanted)
+
     def pid_of(self, actor: str) -> int:
         """The process of a Ray actor, e.g. `WorkerProcess`."""
-        return next(p.pid for p in self.processes() if f"ray::{actor}" in " ".join(p.cmdline()))
+        return next(p.pid for p in self.processes() if f"ray::{actor}" in command(p))
 
     def stop(self) -> int:
         """SIGTERM, and its exit status."""
@@ -168,15 +182,18 @@ class RunningAgent:
         return self.process.wait(60)
 
     def left_over(self) -> list[str]:
-        """What still runs some seconds after the agent ended.
+        """What still runs some seconds after the agent ended; if nothing does, `lines` has all.
 
         Two of Ray's own end a minute after all others where the agent was killed.
         """
         processes = self.processes()
-        if self.process.wait(_END_S) == -signal.SIGKILL:
-            processes = [p for p in processes if not _command(p).startswith(_RAYS_AGENTS)]
+        killed = self.process.wait(_END_S) == -signal.SIGKILL
+        if killed:
+            processes = [p for p in processes if not command(p).startswith(_RAYS_AGENTS)]
         _, alive = psutil.wait_procs(processes, timeout=_END_S)
-        return [_command(process) for process in alive]
+        if not alive and not killed:
+            self._reader.join(_END_S)
+        return [command(process) for process in alive]
 
     def end(self) -> None:
         """Ends it as it should end, leaving nothing behind."""

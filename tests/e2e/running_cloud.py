@@ -13,7 +13,7 @@ import yaml
 
 from benchmarks.ports import free_port
 from scheduler.tenants import new_token
-from tests.e2e.running_agent import marked, processes_of
+from tests.e2e.running_agent import kill_all, marked, processes_of
 
 
 class RunningCloud:
@@ -79,5 +79,4 @@ class RunningCloud:
 
     def close(self) -> None:
         """Ends whatever is left, whatever happened."""
-        for process in self.processes():
-            process.kill()
+        kill_all(self.run)

@@ -177,12 +177,12 @@ class SteadyLoad:
             self.twice += number in self._in_time
             try:
                 self.targets[future.result().target] += 1
-                self.endings["completed"] += 1
                 self._done_s.append(time.monotonic())
                 self._in_time[number] = True
+                self.endings["completed"] += 1  # last: `finish` waits for it
             except (RequestEnded, CancelledError) as error:
-                self.endings[type(error).__name__] += 1
                 self._in_time[number] = False
+                self.endings[type(error).__name__] += 1
 
     def fewest_in_a_second(self, from_s: float, to_s: float) -> int:
         """How many were in time in the worst of the whole seconds between two moments."""

@@ -125,7 +125,7 @@ def test_a_replaced_model_loses_no_request_and_is_not_answered_from_the_cache(
                 ]
             with pytest.raises(ModelNotFound, match="variant '1' is not in model 'm'"):
                 client.infer("m", X, variant="1", deadline_ms=20_000)
-            assert any('"model replaced"' in line for line in agent.lines)
+            eventually(lambda: any('"model replaced"' in line for line in agent.lines))
         finally:
             done.set()
         for stream in streams:

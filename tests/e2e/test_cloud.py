@@ -22,7 +22,7 @@ from rich.console import Console
 from scheduler.cli.cloud import view
 from tests.collector import Collector
 from tests.e2e.http_requests import SLOW, said
-from tests.e2e.running_agent import is_local, listening
+from tests.e2e.running_agent import command, is_local, listening
 from tests.e2e.running_cloud import RunningCloud
 from tests.waiting import eventually
 
@@ -55,7 +55,7 @@ def cloud(
         assert json.loads(done.stdout) == {"stopped": "laxity"}, done.stderr
         assert not (cloud.state_dir / "cloud.json").exists()
         _, left = psutil.wait_procs(cloud.processes(), timeout=15)
-        assert [" ".join(process.cmdline()) for process in left] == []
+        assert [command(process) for process in left] == []
         assert cloud.laxity("down").stdout == "nothing is up\n"
         assert cloud.laxity("status").returncode == 1
     finally:

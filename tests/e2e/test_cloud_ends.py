@@ -13,7 +13,7 @@ import pytest
 
 from edge_agent.cloud.record import read_record
 from edge_agent.state_lock import is_held
-from tests.e2e.running_agent import ModelsNamed, marked
+from tests.e2e.running_agent import ModelsNamed, marked, name
 from tests.e2e.running_cloud import RunningCloud
 from tests.waiting import eventually
 
@@ -62,7 +62,7 @@ def test_up_ends_with_the_ray_under_it_and_leaves_nothing(
     cloud: RunningCloud, up: subprocess.Popen[str]
 ) -> None:
     eventually(lambda: (record := read_record(cloud.state_dir)) and record.ready, START_S)
-    (raylet,) = [process for process in cloud.processes() if process.name() == "raylet"]
+    (raylet,) = [process for process in cloud.processes() if name(process) == "raylet"]
     raylet.kill()
     _, said = up.communicate(timeout=60)
     assert up.returncode == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.running_agent import marked, processes_of
+from tests.e2e.running_agent import kill_all, marked, name, processes_of
 
 _PARTS = ("in_time", "late", "refused", "expired", "other", "unfinished")
 
@@ -36,13 +36,12 @@ def running_demo(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     try:
         yield demo
         left = processes_of(run)
-        assert [process.name() for process in left] == []
+        assert [name(process) for process in left] == []
         assert _folders() <= folders
     finally:
         demo.kill()
         demo.communicate()
-        for process in processes_of(run):
-            process.kill()
+        kill_all(run)
 
 
 def _folders() -> set[Path]:

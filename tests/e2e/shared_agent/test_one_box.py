@@ -20,7 +20,7 @@ from scheduler import (
     InvalidInput,
     ModelNotFound,
 )
-from tests.e2e.running_agent import RunningAgent
+from tests.e2e.running_agent import RunningAgent, command
 from tests.waiting import eventually
 
 SLOW = {"x": np.ones((1, 1), np.float32)}
@@ -230,6 +230,6 @@ def test_large_bodies_are_counted_only_while_they_come_in(client: Client) -> Non
 
 
 def test_of_ray_there_is_only_what_a_box_needs(shared_agent: RunningAgent) -> None:
-    commands = [" ".join(process.cmdline()) for process in shared_agent.processes()]
-    assert any("raylet" in command for command in commands)
+    commands = [command(process) for process in shared_agent.processes()]
+    assert any("raylet" in each for each in commands)
     assert not [c for c in commands if "autoscaler/_private" in c or "dashboard/dashboard.py" in c]
