@@ -7,10 +7,12 @@ import shutil
 import stat
 import threading
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgpack
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +40,7 @@ from scheduler.core.offers import Offer
 from scheduler.core.outcomes import Outcome
 from scheduler.core.requests import Request, RequestClass
 from scheduler.core.target_specs import TargetSpec, Tensors
+from scheduler.daemon import journal_writer
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.journal import Journal
 from scheduler.daemon.journal_writer import JournalBounds, open_part
@@ -57,10 +60,19 @@ from scheduler.journal_format import (
     fingerprint,
 )
 from scheduler.policy_loading import NamedPolicy
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 GOODPUT = NamedPolicy("goodput", {"quantile": 0.9})
 MS = 1_000_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_a_slow_machine() -> Iterator[None]:
+    """Tests read the files that a journal has written by its end."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(journal_writer, "CLOSE_S", PATIENCE_S)
+        yield
+
 
 # -- the format
 

@@ -253,16 +253,24 @@ def test_the_problem_is_why_a_delivery_failed_and_not_that_it_was_given_up(monke
 
 def test_an_exporter_that_ends_is_replaced_and_disturbs_nobody(monkeypatch):
     monkeypatch.setattr(module, "_AGAIN_S", 0.2)
+    start, refused = subprocess.Popen, [True]
+
+    def popen(*args: Any, **how: Any) -> Any:
+        if any(refused):
+            raise BlockingIOError("too many processes")
+        return start(*args, **how)
 
     async def play(collector: Collector) -> None:
         async with tracing(f"{collector.url}/v1/traces") as traces:
             trace = traces.begin(SAMPLED, "m", 50_000_000)
             assert trace is not None
-            traces._process.kill()
+            monkeypatch.setattr(subprocess, "Popen", popen)
+            first = traces._process
+            first.kill()
             await until(lambda: traces.describe()["problem"])
             traces.end(trace, good())
             assert traces.describe()["lost"] == 1
-            first = traces._process
+            refused.clear()
             await until(lambda: traces._process is not first)
             traces.end(trace, good())
             await until(lambda: traces.describe()["delivered"] == 1)
