@@ -229,6 +229,12 @@ def away(path: Path) -> Iterator[None]:
         path.with_name("away").rename(path)
 
 
+def has_other_worker(agent: RunningAgent, lost: int) -> bool:
+    """Whether there is a worker besides the one that was lost."""
+    others = (process for process in agent.processes() if process.pid != lost)
+    return any("ray::WorkerProcess" in command(process) for process in others)
+
+
 def serves_again(agent: RunningAgent, since: int) -> bool:
     """Whether it has started over, and is ready, after so many lines of its log."""
     lines = agent.lines[since:]
@@ -455,6 +461,8 @@ def test_a_box_whose_files_are_cleaned_away_still_brings_its_processes_back(
     lost = agent.pid_of("WorkerProcess")
     os.kill(lost, signal.SIGKILL)
     eventually(partial(says, agent, "its process ended", since))
+    # A result may have been on its way at the kill; Ray can start no worker any more after this.
+    eventually(partial(has_other_worker, agent, lost))
     load.wait_for_result_after(time.monotonic())
 
     (run_dir,) = Path(tempfile.gettempdir()).glob(f"laxity-run-{agent.process.pid}-*")
