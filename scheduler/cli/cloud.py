@@ -247,15 +247,20 @@ def _show(said: IO[str]) -> None:
 
 
 def _end(record: Record, config: ApplicationConfig) -> None:
+    import psutil
+
     process = record.process()
     if process is None:
         _end_elsewhere(record, config)
         return
-    processes = [process, *process.children(recursive=True)]
-    process.terminate()
+    processes = [process]
+    with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself just now
+        processes += process.children(recursive=True)
+        process.terminate()
     left = _left(processes, config.drain_s + _END_S)
     for each in left:
-        each.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
     if left:
         console.print(f"{len(left)} of {len(processes)} processes had to be killed")
 

@@ -247,6 +247,23 @@ def test_down_does_not_wait_for_ever_for_a_record_that_is_gone(
     cloud.down(tmp_path / "cloud.yaml")  # nothing is up
 
 
+def test_down_minds_no_process_that_ends_by_itself_just_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where somebody has just pressed Ctrl-C at `up`."""
+    config(tmp_path, state_dir="state")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as up:
+        stands = standing(up.pid)
+        assert stands is not None
+        found = record(up.pid, stands.started_ticks)
+        ending = found.process()
+    monkeypatch.setattr("edge_agent.cloud.record.read_record", lambda _: found)
+    monkeypatch.setattr(Record, "process", lambda _: ending)
+    monkeypatch.setattr("edge_agent.ray_settings.set_ray_environment", lambda _: None)
+    cloud.down(tmp_path / "cloud.yaml")
+    assert capsys.readouterr() == ("laxity is down\n", "")
+
+
 UP = """
 import sys
 from pathlib import Path
