@@ -23,6 +23,9 @@ from scheduler.launching import launch_folder
 STOP_S = 15.0
 """How long the agent may take to stop before its processes are killed."""
 
+GONE_S = 5.0
+"""How long its processes may take to be gone after the agent has ended; then they are killed."""
+
 MAX_DEVICE_CORES = 2
 """The demo uses no more of a big machine, so that its generator can overload the box."""
 
@@ -150,11 +153,11 @@ def _family(leader: int) -> list[psutil.Process]:
 
 def _kill(family: list[psutil.Process]) -> int:
     """Kills the processes that are still alive a moment later; returns how many those were."""
-    _, alive = psutil.wait_procs(family, timeout=1.0)
+    _, alive = psutil.wait_procs(family, timeout=GONE_S)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=1.0)
+    psutil.wait_procs(alive, timeout=GONE_S)
     return len(alive)
 
 
