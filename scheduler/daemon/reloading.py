@@ -218,8 +218,11 @@ class LiveConfig:
             self._reading_since_s = time.monotonic()
             try:
                 read = reloaded(self.config, self._file, self._over)
-                self._note(read)
+                if read.policy is not None:  # on disk before it is in use
+                    self._note(read)
                 asyncio.run_coroutine_threadsafe(self._take(read, driver), loop).result()
+                if read.policy is None:  # told of, as in the log, before a slow disk has noted it
+                    self._note(read)
             except BaseException as error:  # whatever it is: later changes must still be read
                 log.exception("configuration not applied", file=str(self._file))
                 self.not_taken = [f"{self._file}: {error!r}"]

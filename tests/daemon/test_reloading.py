@@ -16,7 +16,7 @@ import pytest
 from edge_agent.main import _check_settings
 from policies.edf import Edf
 from scheduler.config.box import Config, load_config
-from scheduler.config.last_config import load_again
+from scheduler.config.last_config import LastConfig, load_again
 from scheduler.config.policy import PolicyConfig
 from scheduler.config.problems import ConfigError
 from scheduler.core.policy import Policy
@@ -236,6 +236,34 @@ def test_a_file_that_is_saved_while_no_thread_can_be_started_is_read_all_the_sam
             live.not_taken = []
         await driver.close()
 
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_mistake_is_in_the_status_before_a_slow_disk_has_noted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(_: LastConfig) -> None:
+        asked.set()
+        go_on.wait(30)
+
+    async def run() -> None:
+        driver = Driver()
+        live.watch(driver, asyncio.get_running_loop())
+        file.write_text(f"policy: nonsense\nstate_dir: {tmp_path}\n")
+        live.read_again()
+        while not asked.is_set():
+            await asyncio.sleep(0.01)
+        told = live.not_taken
+        go_on.set()
+        await driver.close()
+        assert ["nonsense" in each for each in told] == [True]
+
+    file = tmp_path / "edge.yaml"
+    file.write_text(f"policy: goodput\nstate_dir: {tmp_path}\n")
+    live = LiveConfig(load_config(file), file, {}, tmp_path)
+    monkeypatch.setattr(LastConfig, "refuse", slow)
     asyncio.run(asyncio.wait_for(run(), 30))
 
 

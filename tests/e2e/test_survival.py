@@ -325,6 +325,7 @@ def test_a_policy_swap_in_the_file_loses_no_request(agent: RunningAgent) -> None
             said = [line for line in agent.lines if "configuration not applied" in line]
             threading.Event().wait(0.01)
         assert "no-such-policy" in json.loads(said[0])["error"]
+        eventually(lambda: client.status()["not_taken_over"])
         status = client.status()
         assert status["policy"]["name"] == "goodput"
         assert "no-such-policy" in status["not_taken_over"][0]
