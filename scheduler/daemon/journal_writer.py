@@ -194,9 +194,10 @@ class JournalWriter:
         """Abandons the file, which may end in the middle of a record."""
         self._shut()
         self.failed = True
-        if self.problem is None:
-            log.error("the journal can't be written", folder=str(self._folder), error=str(error))
+        is_new = self.problem is None
         self.problem = error.strerror or str(error)
+        if is_new:
+            log.error("the journal can't be written", folder=str(self._folder), error=str(error))
 
     def _shut(self) -> None:
         if self._file is not None:

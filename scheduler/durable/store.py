@@ -265,9 +265,10 @@ class Store:
 
     def _cannot(self, opening: _Opening, error: Exception) -> None:
         problem = f"{self._folder}: {told(error)}; durable tasks are refused until that is mended"
-        if problem != self.problem:  # it is tried again and again
-            log.error("no durable tasks", folder=str(self._folder), error=told(error))
+        is_new = problem != self.problem  # it is tried again and again
         opening.problem = problem
+        if is_new:
+            log.error("no durable tasks", folder=str(self._folder), error=told(error))
 
 
 def open_database(path: Path, bounds: Bounds) -> tuple[Database, str | None]:

@@ -439,6 +439,23 @@ def test_a_full_disk_costs_records_and_no_more_than_those(tmp_path):
     assert len(journal_files(tmp_path)) == 2
 
 
+def test_a_disk_that_takes_nothing_is_in_the_status_no_later_than_in_the_log(tmp_path, monkeypatch):
+    told: list[Any] = []
+
+    class Log:
+        def error(self, *_: Any, **__: Any) -> None:
+            told.append(journal.status()["problem"])
+
+    disk = SlowDisk()
+    disk.broken = True
+    monkeypatch.setattr(journal_writer, "log", Log())
+    journal = Journal(tmp_path, GOODPUT, Limits(), JournalBounds(), lambda: 0, disk.open)
+    disk.free.set()
+    eventually(lambda: told)
+    journal.close()
+    assert told == ["No space left on device"]
+
+
 def test_a_folder_that_was_removed_is_made_again(tmp_path):
     folder = tmp_path / "j"
     journal = Journal(folder, GOODPUT, Limits(), JournalBounds(bytes=8_000, files=2), lambda: 0)

@@ -25,6 +25,7 @@ from scheduler.core.outcomes import Outcome
 from scheduler.core.signature import Signature, TensorSpec
 from scheduler.daemon.driver import Driver
 from scheduler.durable import desk as desk_module
+from scheduler.durable import store as store_module
 from scheduler.durable.asker import Asker
 from scheduler.durable.clock import TaskClock
 from scheduler.durable.database import FILE, Damaged, Database, Op
@@ -500,6 +501,34 @@ def test_a_store_that_cannot_be_opened_says_so_and_stays_as_it_is(tmp_path: Path
     assert logs[0]["event"] == "no durable tasks"
     assert [log["event"] for log in logs].count("no durable tasks") == 1
     assert (tmp_path / "tasks").read_text() == "not a folder"
+
+
+def test_a_store_that_cannot_be_opened_is_told_of_in_the_status_no_later_than_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+
+    class Log:
+        def error(self, event: str, **_: Any) -> None:
+            if event == "no durable tasks":
+                told.append(made[0].problem)
+
+    class Made(store_module.Store):
+        def __init__(self, *arguments: Any) -> None:
+            made.append(self)
+            super().__init__(*arguments)
+
+    async def scene() -> None:
+        (tmp_path / "tasks").write_text("not a folder")
+        counter = Counter(tmp_path / "tasks")
+        assert (await counter.submit("t"))["code"] == "unavailable"
+        await counter.close()
+
+    made: list[store_module.Store] = []
+    monkeypatch.setattr(store_module, "log", Log())
+    monkeypatch.setattr(desk_module, "Store", Made)
+    run(scene)
+    assert ["tasks are refused until" in each for each in told] == [True]
 
 
 def test_a_store_that_can_be_opened_after_all_goes_on_with_its_tasks(
