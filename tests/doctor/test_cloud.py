@@ -15,6 +15,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from benchmarks.ports import free_port
 from scheduler.config.box import Config
 from scheduler.config.cloud import CloudConfig
 from scheduler.doctor import cloud
@@ -72,13 +73,6 @@ def found(folder: Path, url: str, **settings: Any) -> list[Finding]:
     return list(check_clouds(around))
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
 def test_without_a_cloud_there_is_nothing_to_look_at():
     assert [each.level for each in check_clouds(Surroundings(Config(), ()))] == ["good"]
 
@@ -95,7 +89,7 @@ def test_a_cloud_that_can_be_used_is_good_and_is_sent_no_inference(tmp_path, kin
 
 @pytest.mark.parametrize("scheme", ["grpc", "http"])
 def test_a_cloud_that_is_away_is_told_with_what_to_do(tmp_path, scheme):
-    (away,) = found(tmp_path, f"{scheme}://{nobody()}")
+    (away,) = found(tmp_path, f"{scheme}://127.0.0.1:{free_port()}")
     assert (away.level, away.check) == ("error", "cloud")
     assert "the box serves without it" in away.remedy
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from ray.serve import Application
 from ray.serve.schema import ServeDeploySchema
 from rich.console import Console
 
+from benchmarks.ports import free_port
 from edge_agent.cloud import application
 from edge_agent.cloud.config import ApplicationConfig, CloudDevice, load_cloud_config
 from edge_agent.cloud.deployment import Deployment, check_room, connected
@@ -67,8 +67,7 @@ def test_status_says_once_which_models_no_replica_serves() -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "localhost"])
 def test_a_cluster_that_is_gone_is_told_at_once(host: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = f"{host}:{closed.getsockname()[1]}"
+    address = f"{host}:{free_port()}"
     record = Record("w", "http://h:1", address, False, None, None, True)
     refused = pytest.raises(AgentError, match=f"^no Ray cluster at {address}: Connection refused$")
     with refused, connected(record):
