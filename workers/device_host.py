@@ -250,7 +250,8 @@ class DeviceHost:
     def _take_problems(self, model: Model) -> list[RuntimeProblem]:
         """Remove the problems of a model on this device, and return them."""
         taken = [problem for problem in self.problems if problem.model == model.name]
-        self.problems[:] = [problem for problem in self.problems if problem not in taken]
+        for problem in taken:  # one by one: a run's thread may append another meanwhile
+            self.problems.remove(problem)
         return taken
 
     def measured(self) -> Iterator[Measured]:

@@ -197,6 +197,8 @@ class Store:
                 self._writer, self._reader, self._opening = *fresh, opening
             elif opening.refused is not None:
                 self._opening = opening  # with the latest reason
+            else:
+                self._unlock()  # it was opened, but can't be used: the next attempt locks it again
             for worker in useless:
                 worker.end()
             then(found)

@@ -564,6 +564,35 @@ def test_a_store_that_can_be_opened_after_all_goes_on_with_its_tasks(
     assert sorted(told[-2:]) == ["durable tasks are taken again", "durable tasks wait"]
 
 
+def test_a_store_that_opens_but_fails_at_first_is_not_held_by_its_own_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "OPEN_AGAIN_S", 0.01)
+    monkeypatch.setattr(store_module, "LOCK_S", 0.1)
+    folder, clock, failed = tmp_path / "tasks", Database.clock, list[bool]()
+
+    def fails_once(database: Database) -> tuple[int, int]:
+        if not failed:
+            failed.append(True)
+            raise sqlite3.OperationalError("disk I/O error")
+        return clock(database)
+
+    async def scene() -> None:
+        folder.write_text("not a folder")
+        counter = Counter(folder)
+        assert (await counter.submit("t"))["code"] == "unavailable"
+        folder.unlink()
+        while (await counter.submit("t")).get("code") == "unavailable":
+            await asyncio.sleep(0.01)
+        await counter.close()
+
+    monkeypatch.setattr(Database, "clock", fails_once)
+    with structlog.testing.capture_logs() as logs:
+        run(scene)
+    assert failed
+    assert not [each for each in logs if "another process" in str(each)]
+
+
 @pytest.mark.parametrize("opening", ["writer", "reader"])
 def test_a_store_that_fails_to_open_in_an_unforeseen_way_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: str
