@@ -4,6 +4,9 @@ The test of E. S. Page (1954) and D. V. Hinkley (1971): a sum of deviations, cli
 threshold soon after the mean has shifted, and hardly ever before. The deviation is that of a
 sample's rank in the window, not of the sample itself. Ranks are uniform under any noise, so one
 threshold serves both a steady device and one with heavy tails, and all batch sizes share one sum.
+
+The test takes samples to be independent. Batches that are at a target at once are not: a moment in
+which their link stalls makes all of them slow. So together they count as one sample.
 """
 
 from __future__ import annotations
@@ -28,10 +31,17 @@ def deviation(below: int, equal: int, count: int) -> float:
     return (2 * below + equal + 1) / (count + 1) - 1
 
 
-def sums(slower: float, faster: float, deviation: float) -> tuple[float, float]:
-    """The test's two sums, one per direction, after one more deviation."""
-    slower += deviation - SLACK
-    faster -= deviation + SLACK
+def sums(slower: float, faster: float, deviation: float, together: int) -> tuple[float, float]:
+    """The test's two sums, one per direction, after one more deviation.
+
+    Args:
+        slower: The sum for a higher level.
+        faster: The sum for a lower level.
+        deviation: That of a batch.
+        together: How many batches were at the target at once, this one among them.
+    """
+    slower += (deviation - SLACK) / together
+    faster -= (deviation + SLACK) / together
     return slower if slower > 0 else 0.0, faster if faster > 0 else 0.0
 
 

@@ -308,8 +308,15 @@ class LatencyCurve:
 
     # -- learning
 
-    def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
-        """Learns from one finished batch."""
+    def observe(self, batch: int, sample_ns: int, now_ns: int, together: int = 1) -> None:
+        """Learns from one finished batch.
+
+        Args:
+            batch: Its number of items.
+            sample_ns: How long it took.
+            now_ns: The current time.
+            together: How many ran there at once, this one among them (`drift`).
+        """
         rung = bisect_left(self.batch_sizes, batch)
         sample_ns = max(1, sample_ns)  # the clock may not have advanced
         self._observed_ns = now_ns
@@ -321,17 +328,17 @@ class LatencyCurve:
         promises = self._promises.values()
         for promise in promises:
             promise.check(rung, sample_ns)
-        if self._has_drifted(rung, window.add(sample_ns)):
+        if self._has_drifted(rung, window.add(sample_ns), together):
             self._follow()
         else:
             for promise in promises:
                 if promise.refresh(rung, window):
                     self.version += 1
 
-    def _has_drifted(self, rung: int, deviation: float) -> bool:
+    def _has_drifted(self, rung: int, deviation: float, together: int) -> bool:
         self._trail.append(rung)
         self._slower, self._faster = slower, faster = drift.sums(
-            self._slower, self._faster, deviation
+            self._slower, self._faster, deviation, together
         )
         self._slower_since = self._slower_since + 1 if slower else 0
         self._faster_since = self._faster_since + 1 if faster else 0

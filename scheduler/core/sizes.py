@@ -113,9 +113,9 @@ class SizedCurve(LatencyCurve):
         self._guess = guess
         self._start_from(guess)
 
-    def observe(self, batch: int, sample_ns: int, now_ns: int) -> None:
+    def observe(self, batch: int, sample_ns: int, now_ns: int, together: int = 1) -> None:
         """Learns from one finished batch."""
-        super().observe(batch, sample_ns, now_ns)
+        super().observe(batch, sample_ns, now_ns, together)
         self._doubted_ns = None
         size = self.batch_sizes[bisect_left(self.batch_sizes, batch)]
         recent = self._recent

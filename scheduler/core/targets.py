@@ -36,6 +36,7 @@ class Run:
         started_ns: When it is assumed to have started, on a target that runs several at once; else
             None.
         spread_ns: How far it may exceed `expected_ns`; nineteen of twenty stay within that.
+        together: How many were at the target when it was sent, this one among them.
     """
 
     id: int
@@ -50,6 +51,7 @@ class Run:
     cancelled: bool = False
     started_ns: int | None = None
     spread_ns: int = 0
+    together: int = 1
 
 
 @dataclass(slots=True)
@@ -168,7 +170,9 @@ class TargetState:
         curve = self.curve(run.offer, run.requests[0].kind if run.requests else None)
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
-            curve.observe(len(run.request_ids), max(1, now_ns - started_ns), now_ns)
+            together = min(max(run.together, len(self.runs)), self.spec.width)
+            took_ns = max(1, now_ns - started_ns)
+            curve.observe(len(run.request_ids), took_ns, now_ns, together)
             self._await_stale(curve)
 
     def calibration(self) -> list[Calibration]:
@@ -235,6 +239,7 @@ class TargetState:
     def begin(self, run: Run) -> None:
         """Adds a run."""
         self.runs[run.id] = run
+        run.together = len(self.runs)
         self._transfer_ns = run.transfer_ns
         base_ns, byte_ns = self.spec.transfer_ns
         if byte_ns:

@@ -195,6 +195,36 @@ def test_another_may_start_beside_one_that_starts_now():
     assert state(FIVE).beside_ns(0) is None
 
 
+@pytest.mark.parametrize(("width", "drifts"), [(16, 0), (1, 1)])
+def test_a_moment_in_which_all_that_is_on_its_way_is_held_up_is_no_drift(width, drifts):
+    """As where the link to a cloud stalls: it was taken to be as slow for 2 s."""
+    far = TargetState(replace(target("t", FIVE, slots=16), width=width))
+    far.add_offers(far.spec.offers)
+    runs = [run(number, 0) for number in range(16)]
+    for each in runs:
+        far.begin(each)
+    for each in runs:
+        far.observe(each, 150 * MS)
+        far.end(each, 150 * MS, started=False)
+    assert far.curve(FIVE).drifts == drifts
+    assert (far.curve(FIVE).predict(1, 0.5) > 5 * MS) == (drifts > 0)
+
+
+@pytest.mark.parametrize("width", [1, 16])
+def test_that_all_stays_slow_is_learned_within_a_dozen_rounds_however_many_are_on_their_way(width):
+    far = TargetState(replace(target("t", FIVE, slots=16), width=width))
+    far.add_offers(far.spec.offers)
+    for at in range(256 + 12):
+        takes_ms = 5 if at < 256 else 50
+        runs = [run(16 * at + number, 100 * at) for number in range(width)]
+        for each in runs:
+            far.begin(each)
+        for each in runs:
+            far.observe(each, (100 * at + takes_ms) * MS)
+            far.end(each, (100 * at + takes_ms) * MS, started=True)
+    assert far.curve(FIVE).predict(1, 0.5) == 50 * MS
+
+
 def test_a_batch_that_ran_beside_others_is_measured_from_its_own_start():
     wide = TargetState(replace(target("t", FIVE, slots=3), width=2))
     wide.add_offers(wide.spec.offers)
