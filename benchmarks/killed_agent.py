@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tests.workers.onnx_models import save, slow
 START_S = 300.0
 """How long an agent may take to start, as it may share its cores with much other work."""
 
-_BACK_S = 60.0
 _SHARES = {"scheduler": 0.75, "worker": 0.15, "agent": 0.1}
 _ACTORS = {"scheduler": "SchedulerProcess", "worker": "WorkerProcess"}
 
@@ -72,19 +70,7 @@ class KilledAgent:
             self._agent.close()
             self._agent = None
             return
-        os.kill(self._process_of(_ACTORS[what]), signal.SIGKILL)
-
-    def _process_of(self, actor: str) -> int:
-        """The process of an actor, which may be restarting."""
-        assert self._agent is not None
-        end_s = time.monotonic() + _BACK_S
-        while True:
-            try:
-                return self._agent.pid_of(actor)
-            except StopIteration:
-                if time.monotonic() > end_s:
-                    raise RuntimeError(f"no {actor} for {_BACK_S:g} s") from None
-                time.sleep(0.05)
+        os.kill(self._agent.pid_of(_ACTORS[what]), signal.SIGKILL)
 
     def drain(self) -> None:
         """End the agent in the orderly way."""

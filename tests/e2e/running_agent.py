@@ -19,6 +19,7 @@ import yaml
 
 from scheduler.files import replace_file
 from tests.hosts import Host
+from tests.waiting import eventually
 
 ModelsNamed = Callable[..., Path]
 """Makes a repository of models of these names."""
@@ -170,11 +171,22 @@ class RunningAgent:
 
     def named(self, wanted: str) -> psutil.Process:
         """The process of this name, e.g. `raylet`."""
-        return next(process for process in self.processes() if name(process) == wanted)
+        return self._found(lambda process: name(process) == wanted)
 
     def pid_of(self, actor: str) -> int:
         """The process of a Ray actor, e.g. `WorkerProcess`."""
-        return next(p.pid for p in self.processes() if f"ray::{actor}" in command(p))
+        return self._found(lambda process: f"ray::{actor}" in command(process)).pid
+
+    def _found(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
+        """A process, once it is seen: while Ray changes a title, there is none to read."""
+        found: list[psutil.Process] = []
+
+        def is_seen() -> bool:
+            found[:] = filter(wanted, self.processes())
+            return bool(found)
+
+        eventually(is_seen)
+        return found[0]
 
     def stop(self) -> int:
         """SIGTERM, and its exit status."""
