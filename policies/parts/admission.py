@@ -141,7 +141,7 @@ class Admission:
     def _soonest_ns(self, request: Request, besides: int = 0) -> int:
         """When a request is expected done, with `besides` fewer of its class ahead of it."""
         pace = self._paces[request.kind]
-        starts_ns = pace.starts_ns(self._outlook.starts_ns)
+        starts_ns = pace.starts_ns(self._outlook)
         ready_ns = self._ready_ns(request, pace, starts_ns, besides, imagined=False)
         return pace.soonest_ns(starts_ns, ready_ns)
 
@@ -218,7 +218,7 @@ class Admission:
         now_ns = self._outlook.view.now_ns
         kind, priority, weight = request.kind, request.priority, request.weight
         pace = self._paces[kind]
-        starts_ns = pace.starts_ns(self._outlook.starts_ns)
+        starts_ns = pace.starts_ns(self._outlook)
         for attempt in range(_TRIES + 1):
             if attempt == _TRIES:
                 deadline_ns = max(deadline_ns, self._last_ns(priority))

@@ -179,10 +179,7 @@ class Outlook:
         view = self.view
         if self.odds is None or self.some_dear or view.has_peers or view.is_part:
             return self.quantile
-        offered = [
-            (bid.curves, bid.target.spec.transfer_ns[0] + bid.item_ns, bid.target.spec.width)
-            for bid in bids
-        ]
+        offered = [(bid.curves, bid.way_ns() + bid.item_ns, bid.target.spec.width) for bid in bids]
         return self.odds.quantile(kind, offered)
 
     def _ask_again(self, due: list[RequestClass]) -> None:
@@ -242,7 +239,7 @@ class Outlook:
                 continue
             for failed in [bid for bid in self.bids(kind) if bid.failed]:
                 if others := self._others(queue, failed):
-                    last_ns = queue.soonest_ns() - failed.target.spec.transfer_ns[0]
+                    last_ns = queue.soonest_ns() - failed.way_ns()
                     hope_ns = queue.soonest_ns() - min([bid.one_ns() for bid in others]) + 1
                     wake_ns = last_ns - failed.one_ns()
                     why = f"{failed.target_id} failed it, and {others[0].target_id} could do it"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from math import frexp, fsum
 
-from policies.parts.outlook import Bid
+from policies.parts.outlook import Bid, Outlook
 from scheduler.core.sizes import STEPS
 
 
@@ -88,13 +87,9 @@ class Pace:
             return 1.0
         return len(self.target_ids & other.target_ids) / len(self.ids)
 
-    def starts_ns(self, by_id: Mapping[str, int]) -> list[int]:
-        """When a message can leave for each target, in the order of `ids`.
-
-        Args:
-            by_id: When each target could start, by its id.
-        """
-        return [by_id[bid.target_id] - bid.way_ns() for bid in self.bids]
+    def starts_ns(self, outlook: Outlook) -> list[int]:
+        """When a message can leave for each target, in the order of `ids`."""
+        return [outlook.free_ns(bid) for bid in self.bids]
 
     def soonest_ns(self, starts_ns: list[int], ready_ns: int) -> int:
         """The minimum of `done_ns`, without making a list, because every arrival needs it."""

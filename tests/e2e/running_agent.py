@@ -46,6 +46,18 @@ def processes_of(run: str) -> list[psutil.Process]:
     return found
 
 
+def seen(run: str, wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
+    """Some processes of a run, once one is seen: while Ray changes a title, none may be."""
+    found: list[psutil.Process] = []
+
+    def is_seen() -> bool:
+        found[:] = filter(wanted, processes_of(run))
+        return bool(found)
+
+    eventually(is_seen)
+    return found
+
+
 def kill_all(run: str) -> None:
     """Ends every process of a run."""
     while alive := processes_of(run):  # Ray may have been starting one more
@@ -171,22 +183,11 @@ class RunningAgent:
 
     def named(self, wanted: str) -> psutil.Process:
         """The process of this name, e.g. `raylet`."""
-        return self._found(lambda process: name(process) == wanted)
+        return seen(self._run, lambda process: name(process) == wanted)[0]
 
     def pid_of(self, actor: str) -> int:
         """The process of a Ray actor, e.g. `WorkerProcess`."""
-        return self._found(lambda process: f"ray::{actor}" in command(process)).pid
-
-    def _found(self, wanted: Callable[[psutil.Process], bool]) -> psutil.Process:
-        """A process, once it is seen: while Ray changes a title, there is none to read."""
-        found: list[psutil.Process] = []
-
-        def is_seen() -> bool:
-            found[:] = filter(wanted, self.processes())
-            return bool(found)
-
-        eventually(is_seen)
-        return found[0]
+        return seen(self._run, lambda process: f"ray::{actor}" in command(process))[0].pid
 
     def stop(self) -> int:
         """SIGTERM, and its exit status."""

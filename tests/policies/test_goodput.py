@@ -107,7 +107,9 @@ workload:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
-    ("scenario", "least"), [(FAST_AND_SLOW, 0.85), (ONLY_HERE, 0.95), (TOO_FAR, 0.95)]
+    ("scenario", "least"),
+    [(FAST_AND_SLOW, 0.85), (ONLY_HERE, 0.95), (TOO_FAR, 0.95)],
+    ids=["paid", "free", "far"],
 )
 def test_the_own_device_is_left_to_those_that_have_no_other(
     tmp_path: Path, scenario: str, least: float

@@ -16,7 +16,7 @@ from benchmarks.clouds import OtherCloud, interpreter
 from benchmarks.ports import free_port
 from scheduler.tenants import new_token
 from tests.e2e.clouds.models import make_repository
-from tests.e2e.running_agent import RunningAgent, command
+from tests.e2e.running_agent import RunningAgent, command, seen
 from tests.e2e.running_cloud import RunningCloud
 
 QUEUE = 6
@@ -139,7 +139,7 @@ class ServeServer:
         raise AssertionError("Ray Serve's proxy did not come back")
 
     def kill(self) -> None:
-        (proxy,) = [p for p in self._cloud.processes() if "ProxyActor" in command(p)]
+        (proxy,) = seen(self._cloud.run, lambda process: "ProxyActor" in command(process))
         proxy.send_signal(signal.SIGKILL)
         proxy.wait(BACK_S)
 
