@@ -65,8 +65,9 @@ class LimitsConfig(Section):
     connections: Count = 1024
     """Open connections."""
 
-    max_budget_s: Seconds = 3600.0
-    """The longest budget (time to its deadline) that a request may have, in seconds."""
+    max_budget_s: Annotated[Seconds, Field(le=86_400)] = 3600.0
+    """The longest budget (time to its deadline) that a request may have, in seconds. Work that may
+    take longer than a day is a durable task."""
 
 
 class ProfileConfig(Section):

@@ -187,6 +187,7 @@ def test_all_mistakes_are_told_at_once_with_line_place_and_remedy(refusal):
         ),
         ("drain_s: 1.0e+30", "drain_s: should be less than or equal to 1000000000; got 1e+30"),
         ("limits: {header_kb: 1000000}", "header_kb: should be less than or equal to 10000; got"),
+        ("limits: {max_budget_s: 172800}", "should be less than or equal to 86400; got 172800"),
         ("models: {}", "edge.yaml:1: models: should be a path; got {}"),
         ("models: 2026-01-01", "edge.yaml:1: models: should be a path; got 2026-01-01"),
         ("drain_s:", "edge.yaml:1: drain_s: should be a valid number; got nothing"),
