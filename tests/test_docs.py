@@ -95,6 +95,15 @@ def test_each_variable_of_the_environment_is_told():
     assert told == {name for name in used if not name.startswith("LAXITY_AGENT_")}
 
 
+def test_each_room_is_listed_with_what_it_may_import():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| room | owns | may import |")[2].partition("\n\n")[0]
+    folders = [each.parent for each in (ROOT / "scheduler").glob("*/__init__.py")]
+    others = ("policies", "workers", "edge_agent", "replay", "scheduler")
+    rooms = {*others, *(f"scheduler/{folder.name}" for folder in folders)}
+    assert set(re.findall(r"^\| `([\w/]+)`", table, re.M)) == rooms
+
+
 def test_each_format_of_a_trace_is_described():
     table = REPLAY.partition("| format of a trace |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `([\w-]+)`", table, re.M) == list(FORMATS)
