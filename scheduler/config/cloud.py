@@ -84,7 +84,7 @@ class CloudConfig(Section):
 
     url: Annotated[ServerUrl, Unquoted()]
     """Its address: grpc://HOST:PORT, grpcs://, http:// or https://; the last two may have a path
-    before /v2."""
+    before /v2. Without a port it is 8001, 443, 80 or 443."""
 
     models: dict[str, str] | tuple[str, ...] | None = None
     """Which of the box's models it runs: a list, or a mapping from each name here to the name
