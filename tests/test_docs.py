@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 from dataclasses import fields
-from inspect import signature
+from inspect import getsource, signature
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from hatchling.builders.sdist import SdistBuilder
@@ -18,6 +20,29 @@ from replay.workloads.mix import MixEntry
 from replay.workloads.processes import PROCESSES
 from scheduler.address import default_socket
 from scheduler.config.box import default_state_dir, load_config
+from scheduler.daemon import catalog, energy, status
+from scheduler.daemon.actor import SchedulerProcess
+from scheduler.daemon.cache.central import CentralCopy
+from scheduler.daemon.cache.counts import Counts
+from scheduler.daemon.cache.front import ResultCache
+from scheduler.daemon.cache.lookups import Lookups
+from scheduler.daemon.cache.redis_link import RedisLink
+from scheduler.daemon.cloud.link import CloudLink
+from scheduler.daemon.cloud.till import Till
+from scheduler.daemon.driver import Driver
+from scheduler.daemon.journal import Journal
+from scheduler.daemon.link import LinkedTarget
+from scheduler.daemon.neighbours.members import Members
+from scheduler.daemon.neighbours.neighbours import Neighbours
+from scheduler.daemon.neighbours.peer_knowledge import PeerKnowledge
+from scheduler.daemon.neighbours.peer_link import PeerLink
+from scheduler.daemon.tracing.traces import Traces
+from scheduler.daemon.ways import purse, shrinking, sizes
+from scheduler.daemon.ways.breaker import Breaker
+from scheduler.daemon.ways.meter import WayMeter
+from scheduler.daemon.worker_link import WorkerLink
+from scheduler.durable.desk import TaskDesk
+from scheduler.ingress.admission import Admission
 from workers.model_yaml import parse_model_file
 from workers.runtimes.emulated import EmulatedOptions
 
@@ -32,6 +57,43 @@ DOCUMENTS = sorted(
 )
 REPLAY = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
 BOX = (ROOT / "docs" / "box.md").read_text(encoding="utf-8")
+
+
+SAYING = (
+    catalog.Catalog._worked_out,
+    catalog.Catalog._describe,
+    catalog._describe_spec,
+    catalog._describe_offer,
+    Admission.describe_models,
+    SchedulerProcess._certificate,
+    SchedulerProcess._describe,
+    status.status_of,
+    status.about,
+    Driver.status,
+    Journal.status,
+    ResultCache.status,
+    Counts.describe,
+    Lookups.status,
+    RedisLink.status,
+    CentralCopy.status,
+    TaskDesk.status,
+    Traces.describe,
+    Neighbours.describe,
+    Members.describe,
+    LinkedTarget.describe,
+    WorkerLink.describe,
+    CloudLink.describe,
+    PeerLink.describe,
+    PeerKnowledge.describe,
+    Breaker.describe,
+    WayMeter.describe,
+    Till.describe,
+    energy.EnergyAccount.describe,
+    purse.Purse.describe,
+    shrinking.Shrinking.describe,
+    sizes.RefusedSizes.describe,
+)
+"""What makes the answers to `models` and `status`."""
 
 
 def anchors(document: Path) -> set[str]:
@@ -102,6 +164,18 @@ def test_each_room_is_listed_with_what_it_may_import():
     others = ("policies", "workers", "edge_agent", "replay", "scheduler")
     rooms = {*others, *(f"scheduler/{folder.name}" for folder in folders)}
     assert set(re.findall(r"^\| `([\w/]+)`", table, re.M)) == rooms
+
+
+@pytest.mark.parametrize("function", SAYING, ids=lambda function: function.__qualname__)
+def test_each_field_that_a_box_says_of_itself_is_told(function):
+    page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    told = page.partition("## What a box says of itself")[2].partition("\n## ")[0]
+    tree = ast.parse(dedent(getsource(function)))
+    keys = [key for each in ast.walk(tree) if isinstance(each, ast.Dict) for key in each.keys]
+    names = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    if function is Counts.describe:
+        names = {each.name for each in fields(Counts)}
+    assert {name for name in names if f"`{name}`" not in told} == set()
 
 
 def test_each_format_of_a_trace_is_described():
