@@ -147,6 +147,14 @@ def test_the_files_that_a_box_is_told_to_have_are_right(tmp_path):
     assert load_config(path).models == tmp_path / "models"
 
 
+def test_each_extra_of_a_user_is_told():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = project.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = \[", section, re.M)) - {"dev", "bench"}
+    told = BOX.partition("\n## Install\n")[2].partition("\n## ")[0]
+    assert {extra for extra in extras if f"`{extra}`" not in told} == set()
+
+
 def test_each_variable_of_the_environment_is_told():
     rooms = ("scheduler", "policies", "workers", "edge_agent", "replay")
     files = [each for room in rooms for each in (ROOT / room).rglob("*.py")]
