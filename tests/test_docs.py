@@ -231,6 +231,18 @@ def test_each_part_of_the_policies_is_listed():
     assert sorted(listed) == sorted(part.name for part in parts)
 
 
+@pytest.mark.parametrize("load", ["0.5", "1", "1.5", "2"])
+@pytest.mark.parametrize("policy", ["goodput", "edf", "fcfs"])
+def test_the_picture_shows_what_the_table_says(policy, load):
+    picture = (ROOT / "docs" / "pictures" / "on-time.svg").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "policies-compared.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(rf"{policy} at load {load}: ([\d.]+) ±", picture)
+    (columns,) = re.findall(r"^\| scenario \|.*$", table, re.M)
+    (row,) = re.findall(rf"^\| load-{float(load):.1f}".replace(".", "_") + r" \|.*$", table, re.M)
+    cells = dict(zip(columns.split("|"), row.replace("*", "").split("|"), strict=True))
+    assert float(shown) == pytest.approx(float(cells[f" `{policy}` "]), abs=0.11)
+
+
 @pytest.fixture
 def unit() -> configparser.ConfigParser:
     """The systemd unit."""
