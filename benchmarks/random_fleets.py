@@ -1,7 +1,7 @@
 """How policies do on random fleets, which no constant was chosen for.
 
     python -m benchmarks.random_fleets [--kind cpu|gpu] [--devices N] [--clouds N [--price X]]
-        [--variants] [--load X] [--clients N] [--fleets N] [--first N] [--policy A,B]
+        [--jitter X] [--variants] [--load X] [--clients N] [--fleets N] [--first N] [--policy A,B]
         [--requests N] [--json FILE]
 
 A fleet has two to six models that take 1 to 32 ms alone. On a `cpu` they gain at most a fifth from
@@ -13,6 +13,9 @@ the capacity, and arrivals have a CV of 1, 2 or 4.
 With `--clouds` there are so many as well, of 0.1 to 1 times a device's time for a batch and 1 to 8
 batches at once, behind 5 to 60 ms and 100 Mbps. A request there costs `--price`, by default 0.001.
 Requests are of 1 or 100 KB.
+
+With `--jitter` the latency of each device, and of each cloud, has a spread of its own: a twelfth of
+X, half of X or X (`jitter` of a fleet file).
 
 With `--variants` a model has up to three, each of which takes 0.15 to 0.8 times as long as the one
 before and gives 0.2 to 3 % fewer right answers. Deadlines and capacity are those of the quickest.
@@ -126,6 +129,31 @@ def with_clouds(scenario: dict[str, Any], clouds: int, price: float) -> dict[str
     }
 
 
+def with_jitter(scenario: dict[str, Any], most: float) -> dict[str, Any]:
+    """The same scenario with devices whose latency spreads, each as far as it does."""
+    fleet = scenario["fleet"]
+    chance = random.Random(f"{scenario['about']} jitter")
+    boxes = []
+    for box in fleet["boxes"]:
+        devices = []
+        for device in box["devices"]:
+            jitter = most * chance.choice((1 / 12, 1 / 2, 1))
+            scale = device["time_scale"]
+            models = [
+                {
+                    **model,
+                    "base_ms": scale * model["base_ms"],
+                    "per_item_ms": scale * model["per_item_ms"],
+                    "jitter": jitter,
+                }
+                for model in fleet["models"]
+            ]
+            own = {key: value for key, value in device.items() if key != "time_scale"}
+            devices.append({**own, "models": models})
+        boxes.append({**box, "devices": devices})
+    return {**scenario, "fleet": {**fleet, "boxes": boxes}}
+
+
 def from_clients(scenario: dict[str, Any], clients: int) -> dict[str, Any]:
     """The same scenario with clients that wait for each answer before they ask again."""
     mix = scenario["workload"]["mix"]
@@ -193,6 +221,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--clouds", type=int, default=0, help="behind the box")
     parser.add_argument("--price", type=float, default=0.001, help="of a request at a cloud")
+    parser.add_argument("--jitter", type=float, help="the widest spread of a device's latency")
     parser.add_argument("--variants", action="store_true", help="models have several")
     parser.add_argument("--load", type=float, help="of all fleets, as a multiple of the capacity")
     parser.add_argument("--clients", type=int, help="a closed loop of so many")
@@ -211,6 +240,8 @@ def main() -> None:
             scenario = with_variants(scenario)
         if args.clouds:
             scenario = with_clouds(scenario, args.clouds, args.price)
+        if args.jitter:
+            scenario = with_jitter(scenario, args.jitter)
         workload = scenario["workload"]
         if args.load:
             workload["load"] = args.load

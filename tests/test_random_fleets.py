@@ -74,3 +74,24 @@ def test_clouds_stand_behind_the_box_at_a_price():
 def test_fleets_with_clouds_are_played(figures_of):
     figures = figures_of("--clouds 1 --price 0 --fleets 2 --requests 200 --policy goodput")
     assert 0 < figures["on_time_percent"]["goodput"] <= 100
+
+
+def test_jitter_belongs_to_a_device():
+    fleet = random_fleets.with_clouds(random_fleets.described("gpu", 3, 3), 1, 0.5)["fleet"]
+    scenario = {"about": "Random fleet 3", "fleet": fleet, "workload": {}}
+    boxes = random_fleets.with_jitter(scenario, 0.6)["fleet"]["boxes"]
+    devices = [device for box in boxes for device in box["devices"]]
+    spreads = [{model["jitter"] for model in device["models"]} for device in devices]
+    assert all(len(spread) == 1 and spread <= {0.6 / 12, 0.3, 0.6} for spread in spreads)
+    assert len(set.union(*spreads)) > 1
+    scales = [device["time_scale"] for box in fleet["boxes"] for device in box["devices"]]
+    takes = [device["models"][0]["per_item_ms"] for device in devices]
+    assert takes == [scale * fleet["models"][0]["per_item_ms"] for scale in scales]
+
+
+def test_fleets_with_jitter_are_played(figures_of):
+    steady, spread = (
+        figures_of(f"--kind gpu --clouds 1 {jitter} --fleets 2 --requests 300 --policy goodput")
+        for jitter in ("", "--jitter 0.6")
+    )
+    assert steady["on_time_percent"] != spread["on_time_percent"]

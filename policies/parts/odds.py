@@ -16,15 +16,17 @@ highest value is used, summed over recent budgets and over the targets, each wit
 model that gives it most. So a slow device or variant with widely spread latency does not lead to
 gambling if a steady one can do the work.
 
-If there are costly targets or other boxes, the highest quantile is used: they get what is not sure
-here.
+If there are costly targets or other boxes, they get what is not sure here, and requests wait for
+own devices until just before the last moment. So SPARE is 0 then. And the second factor is at most
+what would be asked for if all that came lately had been of this class: with devices to spare, the
+highest quantile is the best.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from math import fsum
+from math import exp, fsum, inf
 
 from policies.parts.remembering import make_room
 from scheduler.core.latency import LatencyCurve
@@ -46,6 +48,9 @@ EVERY_NS = 250_000_000
 RECENT = 32
 """How many recent budgets of a class are used."""
 
+LOAD_NS = 500_000_000
+"""The time constant of the averaged load."""
+
 Offered = tuple[Sequence[LatencyCurve], int, int]
 """How long batches of each variant take on a target, how long a request with its tensors takes to
 get there, and how many batches run at once."""
@@ -57,13 +62,15 @@ class _Asked:
     Attributes:
         budgets_ns: Their budgets.
         due_ns: When to reconsider which quantile is best.
+        cost_ns: The time per request that all targets together need at best; 0 if not known yet.
     """
 
-    __slots__ = ("budgets_ns", "due_ns")
+    __slots__ = ("budgets_ns", "cost_ns", "due_ns")
 
     def __init__(self) -> None:
         self.budgets_ns: deque[int] = deque(maxlen=RECENT)
         self.due_ns = 0
+        self.cost_ns = 0.0
 
 
 class Odds:
@@ -78,8 +85,10 @@ class Odds:
         self.due: list[RequestClass] = []
         self._view: View | None = None
         self._asked: dict[RequestClass, _Asked] = {}
+        self._load = 0.0
+        self._load_ns = 0
 
-    def came(self, view: View, arrivals: Iterable[Request]) -> None:
+    def came(self, view: View, arrivals: Sequence[Request]) -> None:
         """Takes in new arrivals; must be called at each event, before anything is looked up.
 
         Args:
@@ -90,6 +99,10 @@ class Odds:
         if self._view is not view:
             self._view = view
             asked.clear()
+            self._load, self._load_ns = 1.0, now_ns  # all devices in use, until more is known
+        if arrivals:
+            self._load *= exp((self._load_ns - now_ns) / LOAD_NS)
+            self._load_ns = now_ns
         for request in arrivals:
             if request.accept_late:
                 continue
@@ -98,29 +111,47 @@ class Odds:
                 make_room(asked)
                 known = asked[request.kind] = _Asked()
             known.budgets_ns.append(request.deadline_ns - now_ns)
+            self._load += known.cost_ns / LOAD_NS
             if now_ns >= known.due_ns:
                 known.due_ns = now_ns + EVERY_NS
                 self.due.append(request.kind)
 
-    def quantile(self, kind: RequestClass, offered: Iterable[Offered]) -> float:
+    def quantile(
+        self, kind: RequestClass, offered: Sequence[Offered], is_backed: bool = False
+    ) -> float:
         """The quantile to rely on.
 
         Args:
             kind: The class of the requests.
             offered: What the targets offer to it.
+            is_backed: Whether there are costly targets or other boxes.
         """
         asked = self._asked.get(kind)
-        budgets_ns = asked.budgets_ns if asked else ()
-        in_time = [0.0] * len(CHOICES)
-        for curves, way_ns, width in offered:
-            for number, quantile in enumerate(CHOICES):
-                promised = max([_of_all(budgets_ns, curve, quantile, way_ns) for curve in curves])
-                in_time[number] += (SPARE + quantile) / (SPARE + 1) * promised * width
+        if asked is None or not offered:
+            return CHOICES[0]
+        spare, most = (0, self._wanted(asked, offered)) if is_backed else (SPARE, inf)
+        in_time = []
+        for quantile in CHOICES:
+            promised = 0.0
+            for curves, way_ns, width in offered:
+                of_each = [_of_all(asked.budgets_ns, curve, quantile, way_ns) for curve in curves]
+                promised += max(of_each) * width
+            in_time.append((spare + quantile) / (spare + 1) * min(promised, most))
         best = 0
         for number, each in enumerate(in_time):
             if each > MARGIN * in_time[best]:
                 best = number
         return CHOICES[best]
+
+    def _wanted(self, asked: _Asked, offered: Sequence[Offered]) -> float:
+        """How many requests of a class would take the time that all classes did lately.
+
+        Returns:
+            It is comparable with `_of_all`: per nanosecond, times the number of recent budgets.
+        """
+        at_best = [max([max(c.ladder(CHOICES[-1]).rate) for c in of]) * n for of, _, n in offered]
+        asked.cost_ns = 1 / fsum(at_best)
+        return len(asked.budgets_ns) * self._load / asked.cost_ns
 
 
 def _of_all(budgets_ns: Iterable[int], curve: LatencyCurve, quantile: float, way_ns: int) -> float:

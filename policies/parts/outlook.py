@@ -177,10 +177,10 @@ class Outlook:
     def _quantile(self, kind: RequestClass, bids: list[Bid]) -> float:
         """The quantile to rely on for a class."""
         view = self.view
-        if self.odds is None or self.some_dear or view.has_peers or view.is_part:
+        if self.odds is None or (view.is_part and not view.has_peers):
             return self.quantile
         offered = [(bid.curves, bid.way_ns() + bid.item_ns, bid.target.spec.width) for bid in bids]
-        return self.odds.quantile(kind, offered)
+        return self.odds.quantile(kind, offered, is_backed=self.some_dear or view.has_peers)
 
     def _ask_again(self, due: list[RequestClass]) -> None:
         """Discards the bids of classes for which another quantile is now best."""

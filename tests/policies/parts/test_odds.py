@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,16 @@ def odds(*budgets_ms: float) -> Odds:
     return found
 
 
-def chosen(of: Odds, *curves: LatencyCurve | Offer, kind: RequestClass = M, way_ms: float = 0):
+def chosen(
+    of: Odds,
+    *curves: LatencyCurve | Offer,
+    kind: RequestClass = M,
+    way_ms: float = 0,
+    is_backed: bool = False,
+):
     """What is counted on where these are offered."""
     made = [each if isinstance(each, LatencyCurve) else LatencyCurve(each) for each in curves]
-    return of.quantile(kind, [([curve], int(way_ms * MS), 1) for curve in made])
+    return of.quantile(kind, [([curve], int(way_ms * MS), 1) for curve in made], is_backed)
 
 
 @pytest.mark.parametrize(
@@ -59,16 +66,17 @@ def test_it_is_less_sure_where_that_refuses_less_than_it_breaks(
     assert chosen(odds(budget_ms), made) == quantile
 
 
-def test_it_is_the_one_with_which_most_would_be_in_time() -> None:
+@pytest.mark.parametrize(("is_backed", "spare"), [(False, SPARE), (True, 0)])
+def test_it_is_the_one_with_which_most_would_be_in_time(is_backed: bool, spare: int) -> None:
     """By the formula: the share of promises that is kept, times that of what is promised."""
-    kept = [(SPARE + q) / (SPARE + 1) for q in CHOICES]
+    kept = [(spare + q) / (spare + 1) for q in CHOICES]
     spread = tuple(int(ms * MS) for ms in range(4, 25))
     curve = LatencyCurve(Offer("m", "v", "runtime", {1: spread}, 0))
     for budget_ms in range(25, 200, 5):
         takes_ns = [curve.ladder(q).latency_ns[0] for q in CHOICES]
         promised = [max(0.0, 1 - ns / (budget_ms * MS)) for ns in takes_ns]
         in_time = [a * b for a, b in zip(kept, promised, strict=True)]
-        best = CHOICES.index(chosen(odds(budget_ms), curve))
+        best = CHOICES.index(chosen(odds(budget_ms), curve, is_backed=is_backed))
         assert in_time[best] * MARGIN >= max(in_time)
         assert best == 0 or in_time[best] > MARGIN * in_time[0]
 
@@ -286,13 +294,66 @@ def quantiles_with(*others: TargetSpec, spills: bool = False) -> dict[str, float
     return {bid.target_id: bid.quantile for bid in policy._outlook.bids(M)}
 
 
-def test_where_somebody_can_be_paid_for_it_all_is_to_be_sure() -> None:
-    cloud = TargetSpec("cloud", (STEADY,), 2, remote=True, cost_per_request=0.01)
-    assert quantiles_with(cloud) == {"cpu:0": 0.95, "cloud": 0.95}
+BACKING = [{"cost_per_request": 0.01}, {"peer": True}]
+"""What makes a remote target one that gets what is not sure here."""
+
+
+@pytest.mark.parametrize("backing", BACKING, ids=["paid", "peer"])
+def test_in_front_of_others_it_is_less_sure_if_that_is_wanted(backing: dict[str, Any]) -> None:
+    unsteady = TargetSpec("cloud", (TAIL,), 2, remote=True, **backing)
+    assert set(quantiles_with(unsteady).values()) == {0.8}
     free = TargetSpec("cloud", (STEADY,), 2, remote=True)
     assert quantiles_with(free) == {"cpu:0": 0.8, "cloud": 0.8}
+
+
+def test_in_front_of_a_wrapper_it_is_sure() -> None:
+    free = TargetSpec("cloud", (STEADY,), 2, remote=True)
     assert quantiles_with(free, spills=True) == {"cpu:0": 0.95}
     assert quantiles_with(spills=True) == {"cpu:0": 0.8}
+
+
+def asked(per_s: float, budget_ms: float) -> Odds:
+    """One that has seen a second of requests at a rate, some time after it began."""
+    found, view = Odds(), View({}, {})
+    found.came(view, [])
+    period_ns = int(1000 * MS / per_s)
+    for number in range(1, int(per_s)):
+        view.now_ns = 3000 * MS + number * period_ns
+        found.came(view, [request(number, view.now_ns / MS + budget_ms)])
+        chosen(found, STEADY, TAIL, is_backed=True)
+    return found
+
+
+def test_it_is_sure_of_what_is_asked_for_if_that_is_little() -> None:
+    assert chosen(asked(20, 30), STEADY, TAIL, is_backed=True) == 0.95
+    assert chosen(asked(400, 30), STEADY, TAIL, is_backed=True) == 0.8
+    assert chosen(asked(20, 30), STEADY, TAIL) == 0.8
+
+
+def test_what_others_ask_for_takes_the_time_too() -> None:
+    found, view = Odds(), View({}, {})
+    found.came(view, [])
+    other = RequestClass("other")
+    for number in range(1, 401):
+        view.now_ns = 3000 * MS + number * 5 * MS // 2
+        kind = M if number % 20 == 0 else other
+        found.came(view, [request(number, view.now_ns / MS + 30, kind=kind)])
+        chosen(found, STEADY, TAIL, kind=kind, is_backed=True)
+    assert chosen(found, STEADY, TAIL, is_backed=True) == 0.8
+
+
+def test_who_can_be_paid_gets_what_is_not_sure_here() -> None:
+    scheduler = Scheduler(Everywhere())
+    scheduler.handle(TargetUp(target("cpu:0", TAIL)), 0)
+    paid = TargetSpec("cloud", (TAIL,), 2, remote=True, cost_per_request=0.01)
+    scheduler.handle(TargetUp(paid), 0)
+    sent = [
+        command.target_id
+        for number, budget_ms in enumerate((100, 30), 1)
+        for command in scheduler.handle(Submitted((request(number, budget_ms),)), 0)
+        if isinstance(command, Dispatch)
+    ]
+    assert sent == ["cpu:0", "cloud"]
 
 
 @pytest.mark.parametrize(("budget_ms", "worth"), [(30, 2.0 * 0.8 / 0.95), (1_000, 2.0)])
