@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from replay.watching import CalibrationTally, Timeline, row_of
 from replay.witness import noted
 from replay.workloads import Clients
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import PolicyFailed, place_of
+from scheduler.core.errors import PolicyFailed, place_of, words_of
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.core.requests import RequestClass
@@ -173,7 +174,7 @@ class Experiment:
         try:
             with noted(f"{self._who(choice, seed)} was played"):
                 simulator = self._simulator(choice, seed, on_run, timeline.look)
-                with played(simulator):
+                with played(simulator), _blamed(simulator, self._who(choice, seed)):
                     for ending in self._played(simulator, arrivals):
                         row = row_of(ending)
                         result.add(row)
@@ -293,6 +294,25 @@ class Experiment:
                 result.bound = bound
         for result in results:
             result.notes += faults + changed
+
+
+@contextmanager
+def _blamed(simulator: Simulator, who: str) -> Iterator[None]:
+    """Raises `PolicyFault` in place of an error if the scheduler's state contradicts itself.
+
+    A policy can cause that, since the view that it is given is the state itself.
+    """
+    try:
+        yield
+    except PolicyFailed:
+        raise
+    except Exception as error:
+        try:
+            simulator.scheduler.validate()
+        except Exception:
+            told = f"{words_of(error)}; did the policy change the view, which is read-only?"
+            raise PolicyFault(f"{who} failed: {told}") from error
+        raise
 
 
 class _Bill:

@@ -182,7 +182,9 @@ def table_fleet(path: Path) -> Fleet:
 
 
 def _header(lines: Lines) -> tuple[dict[str, int], list[str]]:
-    header = header_cells(next(lines, ""))
+    if lines.peek() is None:
+        raise TraceError(lines.path, None, "the file is empty", f"a table of {_COLUMNS}")
+    header = header_cells(next(lines))
     places = {}
     for name, words in _WORDS.items():
         fits = [i for i, cell in enumerate(header) if any(word in cell for word in words)]

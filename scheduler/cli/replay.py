@@ -274,6 +274,8 @@ def _play_live(
 def _verify(path: Path) -> int:
     from replay.journal import verify
 
+    if not path.exists():
+        raise ValueError(f"there is no journal {path}; --verify takes a journal's folder or file")
     verdicts = verify(path, say)
     for verdict in verdicts:
         print(

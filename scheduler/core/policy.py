@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterable, Coroutine, Iterable, Mapping
 from dataclasses import field
 from typing import Protocol
 
@@ -275,6 +275,10 @@ def decisions_of(policy: Policy, view: View) -> Iterable[Decision]:
     decisions = policy.decide(view)
     if not hasattr(decisions, "__iter__"):
         told = "is a `return` missing?" if decisions is None else "it returns or yields decisions"
+        if isinstance(decisions, (Coroutine, AsyncIterable)):
+            if isinstance(decisions, Coroutine):
+                decisions.close()  # Python warns of one that nobody awaits or closes
+            raise TypeError(f"{type(policy).__name__}.decide is `async`, which no policy can be")
         raise TypeError(f"{type(policy).__name__}.decide returned {decisions!r:.60}; {told}")
     return decisions
 

@@ -147,6 +147,20 @@ def test_a_policy_that_fails_takes_nothing_from_the_others(run, jobs):
         )
 
 
+@pytest.mark.parametrize("change", ["view.queues.clear()", "view.targets['cpu:0'].runs.clear()"])
+def test_a_policy_that_breaks_the_view_is_blamed_and_the_others_are_played(run, change):
+    Path("bad.py").write_text(
+        "from policies.edf import Edf\n"
+        "class Vandal(Edf):\n    def decide(self, view):\n"
+        f"        yield from super().decide(view)\n        {change}\n"
+    )
+    status, out, err = run("work.yaml", "--fleet", "fleet.yaml", "--policy", "bad.py,edf")
+    assert status == 2
+    assert "laxity: policy 'bad.py' on work, load 0.8, seed 1 failed: " in err
+    assert "did the policy change the view, which is read-only?" in err
+    assert "edf" in out
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_what_a_policy_prints_is_no_part_of_the_rows(files, jobs):
     (files / "chatty.py").write_text(
@@ -605,6 +619,7 @@ def test_the_targets_are_those_of_the_box_that_is_named(run, words):
             ["torn.yaml", "--fleet", "fleet.yaml"],
             "torn.yaml:2: not YAML: expected the node content",
         ),
+        (["load-0_5", "--verify"], "there is no journal load-0_5; --verify takes a journal's"),
         (["empty", "--verify", "--policy", "edf"], "--verify plays nothing: leave out --policy"),
         (["work.yaml", "--against", "live", "--policy", "edf"], "own: leave out --policy"),
     ],

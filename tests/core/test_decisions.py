@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -177,6 +177,23 @@ def test_a_policy_that_returns_no_decisions_is_told_so(returned, told):
     scheduler = scripted([])
     scheduler.policy.decide = lambda view: returned  # type: ignore
     with pytest.raises(PolicyFailed, match=f"decide returned {told}"):
+        scheduler.handle(Submitted((ONE,)), 0)
+
+
+async def _coroutine() -> list[Decision]:
+    return []
+
+
+async def _generator() -> AsyncIterator[Decision]:
+    yield Wake(1, "")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("decide", [_coroutine, _generator])
+def test_an_async_policy_is_told_what_is_wrong_and_warns_of_nothing(decide):
+    scheduler = scripted([])
+    scheduler.policy.decide = lambda view: decide()  # type: ignore
+    with pytest.raises(PolicyFailed, match=r"decide is `async`, which no policy can be$"):
         scheduler.handle(Submitted((ONE,)), 0)
 
 

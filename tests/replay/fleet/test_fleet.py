@@ -200,6 +200,7 @@ def test_of_two_recordings_of_a_link_the_capacity_has_the_format(tmp_path, form,
     ("rows", "said"),
     [
         ("model,batch,p50,p90\n", "no column accelerator"),
+        ("\n", "the file is empty; expected a table of model, accelerator, batch, 50th and"),
         ("model,accelerator,batch,p50,p90\nm,T4,1,5\n", ":2: 4 columns"),
         ("model,accelerator,batch,p50,p90\nm,T4,1,5,4\n", ":2: 1, 5 and 4 ms"),
         ("model,accelerator,batch,p50,p90\nm,T4,one,5,6\n", ":2: the batch size is 'one'"),
