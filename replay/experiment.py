@@ -304,13 +304,12 @@ def _blamed(simulator: Simulator, who: str) -> Iterator[None]:
     """
     try:
         yield
-    except PolicyFailed:
-        raise
     except Exception as error:
         try:
             simulator.scheduler.validate()
         except Exception:
-            told = f"{words_of(error)}; did the policy change the view, which is read-only?"
+            told = str(error) if isinstance(error, PolicyFailed) else words_of(error)
+            told += "; did the policy change the view, which is read-only?"
             raise PolicyFault(f"{who} failed: {told}") from error
         raise
 

@@ -191,6 +191,7 @@ class SchedulerProcess:
             shared=shared_bodies(held, limits.connections),
         )
         self._driver.fell_back = lacking
+        self._driver.on_broken = self._end_for_policy
         rules = DoorRules(
             site=config.site,
             access=load_access(config.token_file, config.tenants_file),
@@ -244,7 +245,7 @@ class SchedulerProcess:
         self._files.take(read, self._door)
 
     def _end_for_policy(self, why: str) -> None:
-        """Ends the process, because nothing else can end its hung loop; Ray starts the next.
+        """Ends the process, whose loop hangs or whose state is broken; Ray starts the next.
 
         The next one runs without the policy, and clients resubmit their requests.
         """

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
-from scheduler.core.errors import PolicyFailed
+from scheduler.core.errors import PolicyFailed, words_of
 from scheduler.core.events import (
     BY_CALLER,
     BatchDone,
@@ -85,6 +85,8 @@ class Driver:
         after_event: Called after each event and its commands, e.g. to send answers.
         shared: The bodies that workers can read where they are.
         background: Work that ranks below all requests; None while there is none.
+        on_broken: Called with the reason if the policy has made the core's state contradict itself,
+            so that it must start anew.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Driver:
         self.clock_ns = clock_ns
         self.after_event: Callable[[], None] = lambda: None
         self.background: Background | None = None
+        self.on_broken: Callable[[str], None] = lambda why: None
         self.shared = shared
         self._journal = journal
         self._energy = EnergyAccount(cost_per_kwh)
@@ -364,9 +367,13 @@ class Driver:
             failure = str(failed)
             log.error("policy failed", policy=self.policy.name, error=failure)
             commands = failed.commands
+            self._judge(failure)
             if self.policy != FALLBACK:
                 why = f"{self.policy.name}: {failure}"
                 self._loop.call_soon(self._fall_back, self.policy, why)
+        except Exception as error:
+            self._judge(words_of(error))
+            raise
         try:
             for command in commands:
                 self._obey(command)
@@ -379,6 +386,22 @@ class Driver:
             # The journal comes last: batches and answers are more urgent.
             if self._journal is not None:
                 self._journal.note(self.core.now_ns, event, commands, self.policy, failure)
+
+    def _judge(self, failure: str) -> None:
+        """Gives the state up if the policy has changed it behind the core's back.
+
+        Args:
+            failure: What the policy or the core has raised.
+        """
+        if self.policy == FALLBACK:
+            return
+        try:
+            self.core.validate()
+        except Exception:
+            told = f"{failure}; did the policy change the view, which is read-only?"
+            why = f"{self.policy.name}: {told}"
+            log.error("the scheduler ends, to start anew without its policy", why=why)
+            self.on_broken(why)
 
     def _obey(self, command: Command) -> None:
         match command:
