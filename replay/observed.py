@@ -37,6 +37,11 @@ _REACH_NS = 1_000_000_000
 _AROUND = 8
 """A batch is compared with this many batches before it and after it."""
 
+_NO_PACE = 4.0
+"""If batches of a size took so many times longer than in the profile as those of another size did,
+that is not the machine's pace. Messages and the scheduler's own time are added to each batch, and
+may be fifty times what one of the smallest models takes."""
+
 _ROUNDS = 5
 """Number of iterations, each of which starts from the result of the one before."""
 
@@ -226,16 +231,20 @@ class Observation:
             return None
         usual_ns = _usual_ns(seen, profiled_ns, enough)
         steps: list[tuple[int, float | None]] = [(0, None)]
+        told_ns = [0]
         for before, each, after in zip([None, *seen], seen, [*seen[1:], None], strict=False):
             at_ns, pace = each.begun_ns - first_ns, each.took_ns / usual_ns[each.rung]
             since_ns = at_ns - _REACH_NS
             if before is not None:
                 since_ns = max(since_ns, (before.begun_ns - first_ns + at_ns) // 2)
             steps.append((max(0, since_ns), pace))
+            told_ns.append(round(usual_ns[each.rung]))
             if after is None or after.begun_ns - each.begun_ns > 2 * _REACH_NS:
                 steps.append((at_ns + _REACH_NS, None))
+                told_ns.append(0)
         usual = {rung: round(ns) for rung, ns in usual_ns.items()}
-        return Tempo(tuple(steps), usual, max(1, self.until_ns - first_ns), begin_ns)
+        cycle_ns = max(1, self.until_ns - first_ns)
+        return Tempo(tuple(steps), usual, cycle_ns, begin_ns, told_ns=tuple(told_ns))
 
     def pace(self, target_id: str, truth: Truth) -> float:
         """The median ratio of batch times to those in `truth`; 1 if there were no batches.
@@ -292,6 +301,18 @@ def _profiled(spec: TargetSpec) -> dict[Rung, Sequence[int]]:
     return {(o.model, o.variant, n): t for o in spec.offers for n, t in o.latency_ns.items()}
 
 
+def _first_guess_ns(
+    seen: Sequence[Seen], profiled_ns: Mapping[Rung, float], enough: int
+) -> dict[Rung, float]:
+    found: dict[Rung, list[int]] = defaultdict(list)
+    for each in seen:
+        found[each.rung].append(each.took_ns)
+    often = {rung: median(times) for rung, times in found.items() if len(times) >= enough}
+    least = min([ns / profiled_ns[rung] for rung, ns in often.items()], default=1.0)
+    added = {rung: ns for rung, ns in often.items() if ns > _NO_PACE * least * profiled_ns[rung]}
+    return {**profiled_ns, **added}
+
+
 def _usual_ns(
     seen: Sequence[Seen], profiled_ns: Mapping[Rung, float], enough: int
 ) -> dict[Rung, float]:
@@ -299,9 +320,9 @@ def _usual_ns(
 
     A size that happened to run while the machine was slow must not count as slow. So each batch is
     compared with the pace of the batches around it, which in the first round comes from the
-    profile.
+    profile, or from what was seen of a size that is `_NO_PACE`.
     """
-    usual_ns = dict(profiled_ns)
+    usual_ns = _first_guess_ns(seen, profiled_ns, enough)
     for _ in range(_ROUNDS):
         paces = [each.took_ns / usual_ns[each.rung] for each in seen]
         level = median(paces)

@@ -170,6 +170,31 @@ def test_a_size_that_ran_while_the_machine_was_slow_is_not_slow_for_that():
     assert slow / fast == pytest.approx(3, rel=0.5)
 
 
+def test_messages_and_delays_of_small_batches_are_no_pace_for_large_ones():
+    """A model of 10 us whose batches take 0.4 ms with their messages, and once 20 ms."""
+    small = offer("small", base_ms=0, item_ms=0.01, sizes=(1,))
+    spec = TargetSpec("cpu:0", (offer(base_ms=4, sizes=(1,)), small))
+    steps: list[tuple[int, Event | Command]] = []
+    for number in range(1, 201):
+        at_ns, model = number * 40 * MS, "m" if number <= 100 else "small"
+        took_ns = 6 * MS if model == "m" else 20 * MS if number == 150 else 4 * MS // 10
+        steps += [
+            (at_ns, Submitted((Request(number, RequestClass(model), at_ns + S),))),
+            (at_ns, Dispatch(number, "cpu:0", model, "v", (number,), 0, "")),
+            (at_ns + took_ns, BatchDone(number)),
+        ]
+    tempo = Observation(steps, [spec]).truth(spec, begin_ns=-40 * MS).tempo
+    assert tempo is not None
+    usual = {model: ns / MS for (model, _, _), ns in tempo.usual_ns.items()}
+    assert usual == {"m": pytest.approx(6, rel=0.25), "small": pytest.approx(0.4, rel=0.25)}
+    took_ms = {at: tempo.took_ns(at * 40 * MS, usual["m"] * MS) / MS for at in (50, 120, 150)}
+    assert took_ms == {
+        50: pytest.approx(6, rel=0.05),
+        120: pytest.approx(6, rel=0.25),
+        150: pytest.approx(26, rel=0.1),
+    }
+
+
 def alone(*took_ms: tuple[int, int]) -> Observation:
     """Batches of one request each: when they begin, and what they take."""
     steps: list[tuple[int, Event | Command]] = []

@@ -564,6 +564,18 @@ def test_a_known_tempo_stands_in_place_of_chance():
     ]
 
 
+def test_a_batch_shows_the_pace_of_so_much_work_as_it_was():
+    """One of 1 ms was held up for 19 ms; the others went as usual."""
+    steps = ((0, 1.0), (20 * MS, 20.0), (40 * MS, 1.0), (60 * MS, None))
+    held_up = Tempo(steps, {}, 80 * MS, 0, (1.0,), told_ns=(MS, MS, MS, 0))
+    assert held_up.took_ns(20 * MS, MS) == 20 * MS
+    assert held_up.took_ns(20 * MS, MS // 2) == 10 * MS
+    assert held_up.took_ns(20 * MS, 10 * MS) == (20 + 9) * MS
+    assert held_up.took_ns(100 * MS, 10 * MS) == (20 + 9) * MS  # a cycle later
+    assert held_up.took_ns(15 * MS, 10 * MS) == (5 + 20 + 4) * MS
+    assert held_up.took_ns(50 * MS, 100 * MS) == 100 * MS
+
+
 def test_a_tempo_begins_by_chance_where_it_is_of_no_request_that_is_played():
     here = Tempo(((0, 1.0), (200 * MS, 2.0)), {}, 400 * MS, 0)
     anywhere = replace(here, begin_ns=None)
