@@ -13,7 +13,8 @@ Rule, in seven parts:
   important priority (`parts.worth`). The expected loss from requests that arrive while it runs is
   subtracted from its worth (`parts.meanwhile`); if nothing is left, the batch may wait
   (`parts.patience`). Of several idle targets the fastest is filled first. What a remote target has
-  failed is left to free ones as long as one of them could be in time (`parts.outlook`).
+  failed is left to free ones as long as one of them could be in time (`parts.outlook`). With little
+  to do, no slow target gambles on what a fast one will surely do (`parts.surer`).
 * Bunches (`parts.gathering`). Cameras that are triggered together send bunches of requests. If
   requests that arrive at empty queues are mostly followed by more at once, and not all were in time
   lately, they are held for up to a tenth of their batch's time.
@@ -57,6 +58,7 @@ from policies.parts.outlook import Outlook, too_late
 from policies.parts.patience import Patience
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import candidates, fill, order, some_open
+from policies.parts.surer import surer_elsewhere
 from policies.parts.worth import Worth
 from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -230,6 +232,10 @@ class Everywhere:
         found = list(candidates(self._outlook, target))
         if not found:
             return None
+        if found[0].bid.quantile < self.quantile and self._coming.is_calm():
+            surer = surer_elsewhere(self._outlook, found)
+            if surer is not None:
+                return surer
         best, worth, lost = self._worth.most(found)
         if self._patience.waits(best, worth, lost, found):
             return Wake(best.done_ns, "it would make expected arrivals late that are worth more")
