@@ -391,6 +391,11 @@ class TestPage:
         assert len(page) < 1_000_000
         assert "2 of 30 cases" in page
 
+    def test_a_table_wider_than_the_screen_shows_that_more_follows(self, tmp_path):
+        """On a phone it was cut between two columns, and looked whole."""
+        page = written([result("goodput")], tmp_path)
+        assert re.search(r"\.scroll \{[^}]* no-repeat local,[^}]* no-repeat scroll;", page)
+
     def test_simulated_and_live_runs_stand_apart(self, tmp_path):
         live = result("goodput")
         live.against = "live"
