@@ -109,6 +109,8 @@ class LiveTally:
         on_time: Requests with a result within their budget.
         lag_ns: How late the generator sent each request.
         lag_share: The same as a share of each request's budget.
+        due_ns: When the last of the requests was due.
+        sent_ns: When the last of them was sent.
     """
 
     sent: int = 0
@@ -116,6 +118,8 @@ class LiveTally:
     on_time: int = 0
     lag_ns: Spread = field(default_factory=Spread)
     lag_share: Spread = field(default_factory=Spread)
+    due_ns: int = 0
+    sent_ns: int = 0
 
     @property
     def ended(self) -> int:
@@ -128,6 +132,8 @@ class LiveTally:
         self.on_time += ending.on_time
         self.lag_ns.add(ending.lag_ns)
         self.lag_share.add(ending.lag_ns / max(1, ending.arrival.budget_ns))
+        self.due_ns = max(self.due_ns, ending.arrival.at_ns)
+        self.sent_ns = max(self.sent_ns, ending.sent_ns)
 
     def warning(self) -> str | None:
         """A warning if the generator fell behind its schedule; None if it kept to it."""
@@ -136,6 +142,13 @@ class LiveTally:
             return None
         if lag_ns <= TOLERATED_LAG_NS and share <= TOLERATED_LAG_SHARE:
             return None
+        if (self.lag_share.quantile(0.5) or 0.0) >= 1 and self.due_ns:
+            asked, could = (self.lag_ns.count / (ns / 1e9) for ns in (self.due_ns, self.sent_ns))
+            return (
+                f"{LATE_ITSELF}: half of its requests went out after their deadline, since "
+                f"{asked:,.0f} a second were due and it sent {could:,.0f}, so this tells nothing "
+                "of the box; lower the rate or load, or let more processes send (--jobs)"
+            )
         return (
             f"{LATE_ITSELF}: 1 % of its requests went out {lag_ns / 1e6:.1f} "
             f"ms or more after their time ({share:.0%} of their deadline), and that is part of "

@@ -27,6 +27,7 @@ from replay.live.processes import LiveError
 from replay.live.replay import play_live
 from replay.planning import Ask
 from replay.planning import plan as planned
+from replay.results import LATE_ITSELF
 from replay.simulator import Arrival
 from scheduler import (
     AsyncClient,
@@ -244,6 +245,16 @@ class TestTally:
             tally.add(LiveEnding(number, Arrival(0, M, budget_ms * MS), lag_ns, "completed", MS))
         warning = tally.warning()
         assert warning is None if told is None else told in str(warning)
+
+    def test_a_rate_beyond_what_can_be_sent_is_told_with_what_could(self):
+        tally = LiveTally()
+        for number in range(2_000):
+            arrival, sent_ns = Arrival(number * MS // 2, M, 50 * MS), number * 5 * MS
+            tally.add(LiveEnding(number, arrival, sent_ns, "expired", sent_ns + MS))
+        assert str(tally.warning()).startswith(
+            f"{LATE_ITSELF}: half of its requests went out after their deadline, since 2,001 a "
+            "second were due and it sent 200, so this tells nothing of the box"
+        )
 
     def test_one_request_in_a_thousand_is_not_a_generator_that_was_late(self):
         tally = LiveTally()
