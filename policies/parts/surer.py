@@ -35,7 +35,7 @@ def surer_elsewhere(outlook: Outlook, found: Sequence[Candidate]) -> Wake | None
         return None
     for other in outlook.bids(queue.kind):
         spec = other.target.spec
-        if other is bid or spec.is_dear or spec.peer:
+        if other is bid or other.failed or spec.is_dear or spec.peer:
             continue
         if _done_ns(outlook, other, count) <= soonest_ns:
             wake_ns = max(outlook.free_ns(other), outlook.view.now_ns + LOOK_AGAIN_NS)
