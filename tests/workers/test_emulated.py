@@ -130,12 +130,6 @@ def test_wrong_options_are_told(emulate, options, said):
         emulate(**options)
 
 
-def test_it_says_that_it_is_emulated(emulate):
-    assert emulate(base_ms=2, per_item_ms=0.5).describe() == (
-        "emulated on npu:0: 2 ms + 0.5 ms per item, jitter 0"
-    )
-
-
 def test_the_real_wait_ends_no_sooner_than_asked(add, load, tmp_path):
     add("relu", onnx_models.relu())
     model, device = load("relu"), DeviceSpec("npu:0", "npu", options={"base_ms": 1.5})

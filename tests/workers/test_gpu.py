@@ -15,7 +15,7 @@ from tests.workers.conftest import StartOn
 from workers.device_host import DeviceHost
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec
-from workers.runtimes.cuda import gpu_identity
+from workers.runtimes.cuda import Cuda, gpu_identity
 from workers.telemetry import probe_for
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "models"
@@ -142,7 +142,7 @@ def test_an_engine_is_kept_and_a_changed_one_is_built_again(start, add, tmp_path
 
 @pytest.mark.gpu
 @pytest.mark.tensorrt
-def test_batches_run_as_cuda_graphs(add, load, tmp_path):
+def test_batches_run_as_cuda_graphs(add, load, tmp_path, monkeypatch):
     need("tensorrt")
     add(
         "net",
@@ -153,9 +153,18 @@ def test_batches_run_as_cuda_graphs(add, load, tmp_path):
     runtime = RUNTIMES["tensorrt"]()
     runtime.build(model, model.variants[0], GPU, tmp_path, lambda text: None)  # type: ignore[attr-defined]
     session = runtime.load(model, model.variants[0], GPU, tmp_path)
+    launched: list[object] = []
+    launch = Cuda.launch
+
+    def noted(cuda: Cuda, graph: object, stream: object) -> None:
+        launched.append(graph)
+        launch(cuda, graph, stream)
+
+    monkeypatch.setattr(Cuda, "launch", noted)
 
     for batch in (1, 2, 4, 2):
         session.run({"image": np.zeros((batch, 3, 8, 8), np.float32)})
 
-    assert session.describe() == "tensorrt on gpu:0, 3 profiles, 3 CUDA graphs"
+    assert launched[1] is launched[3]
+    assert len(set(map(id, launched))) == 3
     session.close()

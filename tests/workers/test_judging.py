@@ -38,9 +38,6 @@ class Doubler:
     def close(self) -> None:
         pass
 
-    def describe(self) -> str:
-        return "doubler"
-
 
 @pytest.fixture
 def model(add, load):

@@ -320,14 +320,6 @@ def test_a_model_with_other_tensors_than_its_file_is_a_load_error(add, load, ope
         open_session(replace(load("two"), variants=load("relu").variants))
 
 
-def test_a_session_says_what_runs_where(add, load, place, open_session):
-    add("relu", onnx_models.relu())
-
-    said = open_session(load("relu")).describe()
-
-    assert said.startswith(f"{place.runtime} on {place.device.id}")
-
-
 def test_a_runtime_has_a_version_and_says_what_it_loads(place, runtime):
     assert runtime.version()
     assert runtime.name == place.runtime

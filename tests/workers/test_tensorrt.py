@@ -292,7 +292,6 @@ def test_each_batch_size_is_captured_once_and_launched_from_then_on(add, load, g
 
     assert len(gpu.graphs) == 3
     assert gpu.launches == 7
-    assert session.describe() == "tensorrt on gpu:0, 3 profiles, 3 CUDA graphs"
 
 
 def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monkeypatch):
@@ -309,7 +308,6 @@ def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monke
         x = np.full((2, 3), value, np.float32)
         np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
     assert gpu.launches == 0
-    assert "0 CUDA graphs" in session.describe()
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,6 @@ class Session(Protocol):
         """Free the session's resources. It cannot run afterwards."""
         ...
 
-    def describe(self) -> str:
-        """Say in one line what runs where and how."""
-        ...
-
 
 @runtime_checkable
 class Serving(Protocol):

@@ -208,14 +208,6 @@ class EmulatedSession:
     def close(self) -> None:
         """Do nothing: the session holds no resources."""
 
-    def describe(self) -> str:
-        """Say that it is emulated, and by which latency model."""
-        profile = self._profile
-        return (
-            f"emulated on {self._device.id}: {profile.base_ms:g} ms + "
-            f"{profile.per_item_ms:g} ms per item, jitter {profile.jitter:g}"
-        )
-
     def _latency_ns(self, batch: int) -> int:
         profile = self._profile
         latency_ms = profile.base_ms + profile.per_item_ms * batch

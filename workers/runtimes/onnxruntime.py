@@ -81,20 +81,19 @@ class OnnxRuntime:
         session = open_session(variant.path, options, [CPU_PROVIDER])
         require_tensors(session, model)
         max_batch = 1 if variant.fixed_batch else model.max_batch
-        return OnnxRuntimeSession(session, model, max_batch, device)
+        return OnnxRuntimeSession(session, model, max_batch)
 
 
 class OnnxRuntimeSession:
     """A variant loaded by ONNX Runtime."""
 
-    def __init__(self, session: Any, model: Model, max_batch: int, device: DeviceSpec) -> None:
+    def __init__(self, session: Any, model: Model, max_batch: int) -> None:
         """Use an `InferenceSession` whose tensors are those of the model's signature."""
         self._session = session
         self._inputs = tuple(spec.name for spec in model.signature.inputs)
         self._outputs = [spec.name for spec in model.signature.outputs]
         self._text_inputs = [s.name for s in model.signature.inputs if s.dtype == STRING]
         self._text_outputs = [s.name for s in model.signature.outputs if s.dtype == STRING]
-        self._device = device
         self.max_batch = max_batch
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -125,10 +124,6 @@ class OnnxRuntimeSession:
     def close(self) -> None:
         """Free the session."""
         self._session = None
-
-    def describe(self) -> str:
-        """Say what runs where."""
-        return f"onnxruntime on {self._device.id}, {thread_count(self._device)} threads"
 
 
 def read_tensors(path: Path) -> FileTensors:

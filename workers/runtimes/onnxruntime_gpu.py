@@ -96,7 +96,7 @@ class OnnxRuntimeCuda:
             raise ModelLoadError(f"onnxruntime could not start {self.provider}{said}")
         require_tensors(session, model)
         max_batch = 1 if variant.fixed_batch else model.max_batch
-        return BoundSession(session, model, max_batch, f"{self.name} on {device.id}")
+        return BoundSession(session, model, max_batch)
 
     def providers(
         self, model: Model, variant: Variant, device: DeviceSpec, cache_dir: Path
@@ -165,16 +165,13 @@ class BoundSession:
     Without binding, the library would allocate for each run and copy on the default stream.
     """
 
-    def __init__(
-        self, session: Any, model: Model, max_batch: int, label: str, memory: str = "cuda"
-    ) -> None:
+    def __init__(self, session: Any, model: Model, max_batch: int, memory: str = "cuda") -> None:
         """Use an `InferenceSession`; `memory` is the kind of device that holds its tensors."""
         self.max_batch = max_batch
         self._session = session
         self._specs = {spec.name: np.dtype(spec.dtype) for spec in model.signature.inputs}
         self._names = tuple(self._specs)
         self._outputs = [spec.name for spec in model.signature.outputs]
-        self._label = label
         self._memory = memory
         self._bound: OrderedDict[tuple[tuple[int, ...], ...], _Bound] = OrderedDict()
 
@@ -200,10 +197,6 @@ class BoundSession:
         """Free the session and its memory on the device."""
         self._bound.clear()
         self._session = None
-
-    def describe(self) -> str:
-        """Say what runs where."""
-        return f"{self._label}, {', '.join(self._session.get_providers())}"
 
     def _bind(self, inputs: Mapping[str, Array]) -> _Bound:
         shapes = tuple(inputs[name].shape for name in self._names)

@@ -114,7 +114,6 @@ class OpenVinoSession:
 
         self.max_batch = max_batch
         self._tensor_type = openvino.Tensor
-        self._device = device
         # If the file cannot take a batch, its items run in parallel instead.
         self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
         requests = stream_count(device) if self._apart else 1
@@ -203,12 +202,6 @@ class OpenVinoSession:
         """Free the requests and the compiled model."""
         self._requests = []
         self._compiled = None
-
-    def describe(self) -> str:
-        """Say what runs where."""
-        if self._device.kind == "cpu":
-            return f"openvino on {self._device.id}, {thread_count(self._device)} threads"
-        return f"openvino on {self._device.id}, {openvino_name(self._device)}"
 
 
 def _compile(graph: Any, device: DeviceSpec, config: dict[str, Any]) -> Any:

@@ -94,7 +94,7 @@ class TensorRt:
         max_batch = 1 if variant.fixed_batch else model.max_batch
         _require_room(path, Cuda().free_bytes(), device)
         engine = open_engine(tensorrt, path.read_bytes())
-        return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch, device.id)
+        return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch)
 
 
 def _allowed(memory_bytes: int, device: DeviceSpec) -> int:

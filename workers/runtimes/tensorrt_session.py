@@ -87,7 +87,6 @@ class TensorRtSession:
         model: Model,
         profiles: list[Profile],
         max_batch: int,
-        device_id: str,
     ) -> None:
         """Use an engine whose tensors are those of the model's signature.
 
@@ -100,7 +99,6 @@ class TensorRtSession:
         self._cuda = cuda
         self._engine: Engine | None = engine
         self._profiles = profiles
-        self._device_id = device_id
         self._dtypes = _dtypes(trt, engine.engine, model)
         self._names = tuple(spec.name for spec in model.signature.inputs)
         self._outputs = tuple(spec.name for spec in model.signature.outputs)
@@ -141,13 +139,6 @@ class TensorRtSession:
             self._cuda.free(self._scratch)
             self._cuda.destroy_stream(self._stream)
         self._engine = None
-
-    def describe(self) -> str:
-        """Say what runs where."""
-        graphs = sum(lane.graph is not None for lane in self._lanes.values())
-        return (
-            f"tensorrt on {self._device_id}, {len(self._profiles)} profiles, {graphs} CUDA graphs"
-        )
 
     def _launch(self, lane: _Lane) -> None:
         if lane.graph is not None:
