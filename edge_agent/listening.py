@@ -37,7 +37,7 @@ class CantListen(AgentError):
         reason: Which address, and why; the message also has what to do, if that is known.
     """
 
-    def __init__(self, reason: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, remedy: str) -> None:
         """For people; `laxity doctor` has remedies of its own."""
         super().__init__(f"{reason}; {remedy}" if remedy else reason)
         self.reason = reason

@@ -43,7 +43,7 @@ def hand_on_controllers(root: Path = Path("/")) -> None:
         raise ControlGroupError(f"no control group: {error}") from error
 
 
-def join_group(name: str, memory_bytes: int, root: Path = Path("/")) -> Path:
+def join_group(name: str, memory_bytes: int, root: Path) -> Path:
     """Move this process into its own group with a memory limit.
 
     Args:

@@ -15,7 +15,7 @@ _LIMITS = "memory.max", "memory.limit_in_bytes"
 """Files of a control group, of version 2 and 1."""
 
 
-def available_bytes(root: Path = Path("/")) -> int | None:
+def available_bytes(root: Path) -> int | None:
     """The memory still available, in bytes; None where the kernel does not say.
 
     This is `MemAvailable` of proc(5), or what the process's control group has left if that is less
@@ -32,7 +32,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def total_bytes(root: Path = Path("/")) -> int:
+def total_bytes(root: Path) -> int:
     """The memory that this process and all others of its control group may use, in bytes.
 
     Raises:

@@ -71,7 +71,7 @@ class ProfileStore:
     An unreadable file is reported, counts as empty, and is replaced by the next `put`.
     """
 
-    def __init__(self, directory: Path, report: Callable[[str], None] = lambda reason: None):
+    def __init__(self, directory: Path, report: Callable[[str], None]) -> None:
         """Use a folder, which is created if absent; `report` is told of unreadable files."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory

@@ -33,7 +33,7 @@ def pin_thread(device: DeviceSpec) -> None:
         )
 
 
-def limit_process(device: DeviceSpec, root: Path = Path("/")) -> list[str]:
+def limit_process(device: DeviceSpec, root: Path) -> list[str]:
     """Hold this process to a device's limits, by a control group where possible.
 
     Without a control group the kernel limits the data segment instead (setrlimit(2),

@@ -101,7 +101,8 @@ def test_a_node_that_the_gpu_cannot_run_is_refused(start, add):
 def test_a_gpu_tells_what_it_does():
     need("onnxruntime-cuda")
 
-    reading = probe_for(DeviceSpec("gpu:0", "gpu", runtimes=("onnxruntime-cuda",))).read()
+    device = DeviceSpec("gpu:0", "gpu", runtimes=("onnxruntime-cuda",))
+    reading = probe_for(device, Path("/")).read()
 
     assert reading.clock_hz
     assert reading.temperature_c is not None

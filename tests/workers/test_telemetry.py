@@ -179,7 +179,7 @@ def test_how_long_a_worker_waits_for_a_core(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not count")
 def test_a_real_wait_for_a_core():
-    probe = CpuProbe(())
+    probe = CpuProbe((), Path("/"))
     probe.read()
     while (share := probe.read().core_wait) is None:
         sum(range(20_000_000))
@@ -414,7 +414,7 @@ def test_looks_that_differ_from_each_other_change_nothing(orin_nano):
 
 
 def test_a_look_is_cheap():
-    probe = probe_for(CPU)
+    probe = probe_for(CPU, Path("/"))
     probe.read()
     began_ns = time.thread_time_ns()
     for _ in range(10):

@@ -23,7 +23,7 @@ class Probe(Protocol):
         ...
 
 
-def probe_for(device: DeviceSpec, root: Path = Path("/")) -> Probe:
+def probe_for(device: DeviceSpec, root: Path) -> Probe:
     """The probe of a device.
 
     Args:

@@ -28,7 +28,7 @@ class CpuProbe:
     def __init__(
         self,
         cores: tuple[int, ...],
-        root: Path = Path("/"),
+        root: Path,
         clock_ns: ClockNs = time.monotonic_ns,
     ) -> None:
         """Read the given cores, or all if none are given."""
@@ -119,7 +119,7 @@ class RaplMeter:
     Since kernel 5.10 only root may read them.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path) -> None:
         """Find the packages."""
         self._zones = [
             zone

@@ -19,7 +19,7 @@ _INTEL = "0x8086"
 class IntelGpuProbe:
     """Reads the first Intel GPU."""
 
-    def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
+    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Find the card below a root."""
         self._root = root
         cards = sorted((root / "sys/class/drm").glob("card[0-9]"))
@@ -68,7 +68,7 @@ class IntelGpuProbe:
 class IntelNpuProbe:
     """Reads the first NPU."""
 
-    def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
+    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Find the NPU below a root."""
         self._device = next(iter(sorted((root / "sys/class/accel").glob("accel*/device"))), None)
         self._busy = Rate(clock_ns)

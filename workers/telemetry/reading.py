@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,7 +57,7 @@ class Reading:
 class Rate:
     """Turns a rising counter into a rate per second."""
 
-    def __init__(self, clock_ns: ClockNs = time.monotonic_ns):
+    def __init__(self, clock_ns: ClockNs) -> None:
         """Use a clock in nanoseconds."""
         self._clock_ns = clock_ns
         self._before: tuple[int, float] | None = None

@@ -83,7 +83,7 @@ def over_current_events(root: Path) -> int | None:
 class WattMeter:
     """Integrates a power sensor's readings into an energy, between successive reads."""
 
-    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
+    def __init__(self, root: Path, clock_ns: ClockNs) -> None:
         """Read a Jetson's rails below a root."""
         self._root = root
         self._clock_ns = clock_ns
@@ -105,7 +105,7 @@ class WattMeter:
 class TegraGpuProbe:
     """Reads a Jetson's GPU, which shares the box's memory."""
 
-    def __init__(self, root: Path = Path("/"), clock_ns: ClockNs = time.monotonic_ns) -> None:
+    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
         """Read below a root."""
         self._root = root
         self._meter = WattMeter(root, clock_ns)
