@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from scheduler.cli.help import COMMAND, COMMANDS, examples
-from scheduler.cli.streams import AsJson
+from scheduler.cli.streams import AsJson, print_json
 from scheduler.cli.tables import plain_table
 from scheduler.errors import LaxityError
 from scheduler.launching import launch_folder
@@ -82,7 +81,7 @@ def down(config: ConfigFile, as_json: AsJson = False) -> None:
     if record is not None:
         _end(record, settings)
     if as_json:
-        print(json.dumps({"stopped": record.name if record is not None else None}))
+        print_json({"stopped": record.name if record is not None else None})
     else:
         print("nothing is up" if record is None else f"{record.name} is down")
 
@@ -107,7 +106,7 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
     with connected(record):
         described = describe(record)
     if as_json:
-        print(json.dumps(described, indent=2, default=str))
+        print_json(described)
     else:
         Console().print(view(described))
 

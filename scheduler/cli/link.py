@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 import time
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 
 from scheduler.cli.help import COMMAND, examples
-from scheduler.cli.streams import WrongUsage
+from scheduler.cli.streams import WrongUsage, print_json_line
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ async def _wait(stop: asyncio.Event, seconds: float) -> None:
 def _shown(as_json: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Shows figures: JSON on stdout, or a live line on a terminal, or the last line elsewhere."""
     if as_json:
-        yield lambda figures: print(json.dumps(figures), flush=True)
+        yield print_json_line
         return
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if console.is_terminal:

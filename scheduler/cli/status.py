@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.status_view import status_view
-from scheduler.cli.streams import AsJson, WrongUsage, print_json
+from scheduler.cli.streams import AsJson, WrongUsage, print_json, print_json_line
 from scheduler.client.sync_client import Client
 
 app = typer.Typer(add_completion=False)
@@ -56,7 +55,7 @@ def _watch(client: Client, interval: float, as_json: bool) -> None:
     try:
         if as_json:
             while True:
-                print(json.dumps(client.status()), flush=True)
+                print_json_line(client.status())
                 time.sleep(interval)
         with screen(Console()) as show:
             before: Mapping[str, Any] | None = None

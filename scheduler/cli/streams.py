@@ -52,6 +52,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(_expressible(value), indent=2, allow_nan=False))
 
 
+def print_json_line(value: Any) -> None:
+    """Prints one of many values, on a line of its own and at once; see `print_json`."""
+    print(json.dumps(_expressible(value), allow_nan=False), flush=True)
+
+
 def _expressible(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _expressible(each) for key, each in value.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -16,7 +15,7 @@ from rich.text import Text
 from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
-from scheduler.cli.streams import AsJson
+from scheduler.cli.streams import AsJson, print_json_line
 from scheduler.cli.tables import STYLES, figure, per_second, plain_table
 from scheduler.client.sync_client import Client
 from scheduler.shares import percent
@@ -66,7 +65,7 @@ def top(
         try:
             if as_json:
                 for _, activity in _looks(client, interval, count):
-                    print(json.dumps(activity), flush=True)
+                    print_json_line(activity)
                 return
             # With --count, no alternate screen: it would vanish at the end with what it showed.
             with screen(Console(highlight=False), whole=count is None) as show:

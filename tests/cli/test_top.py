@@ -131,6 +131,14 @@ def test_people_see_devices_and_the_busiest_models(top):
     assert ["b", "int8", "15.0", "0.0", "2", "1", "2", "4"] in lines
 
 
+def test_lines_for_programs_are_json_whatever_a_sensor_says(top, monkeypatch):
+    monkeypatch.setitem(TELEMETRY, "power_w", float("nan"))
+    status, out, _ = top("--count", "1", "--json")
+    assert status == 0
+    (line,) = out.splitlines()
+    assert '"power_w": null' in line
+
+
 def test_what_happens_once_a_minute_is_not_none_at_all(capsys):
     minute = {**BEFORE, "uptime_s": 70.0, "outcomes": {"completed": 101}}
     seen = activity_between((BEFORE, COUNTED), (minute, [counted("a", "fp32", 101)]))
