@@ -63,6 +63,10 @@ class Unavailable(RequestEnded):
     code = Outcome.UNAVAILABLE.value
 
 
+SHUTTING_DOWN = "the box is shutting down"
+"""Why a box that drains refuses a request: the message of an `Unavailable`, or of a goodbye."""
+
+
 class ExecutionFailed(RequestEnded):
     """The runtime failed the request after the allowed attempts."""
 

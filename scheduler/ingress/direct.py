@@ -17,7 +17,6 @@ from scheduler.errors import (
     ExecutionFailed,
     InvalidInput,
     LaxityError,
-    Unavailable,
     error_from_code,
 )
 from scheduler.ingress.native import NativeDoor
@@ -75,8 +74,7 @@ class DirectDoor:
     def _submit(self, header: Header, body: Body, deadline_ns: int, future: Future[Result]) -> None:
         header["budget_ns"] = max(1, deadline_ns - time.monotonic_ns())
         try:
-            if self._door.closing:
-                raise Unavailable("the box is shutting down")
+            self._door.check_open()
             submission = self._door.admission.submission(
                 header, body, OWNER, lambda answer: _end(future, answer)
             )

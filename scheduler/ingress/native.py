@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Submission
-from scheduler.errors import InvalidInput, Overloaded
+from scheduler.errors import SHUTTING_DOWN, InvalidInput, Overloaded, Unavailable
 from scheduler.ingress.admission import Admission
 from scheduler.ingress.certificates import DoorContext
 from scheduler.ingress.held import Held
@@ -183,6 +183,15 @@ class NativeDoor:
             raise InvalidInput(str(error)) from None
         self.driver.take_policy(policy, name, options)
         return {"name": name, **options}
+
+    def check_open(self) -> None:
+        """Checks that new requests are admitted.
+
+        Raises:
+            Unavailable: They are not any more.
+        """
+        if self.closing:
+            raise Unavailable(SHUTTING_DOWN)
 
     def stop_admitting(self) -> None:
         """Refuses new requests and tells every client so; answers still go out."""

@@ -13,6 +13,7 @@ from scheduler.daemon.neighbours.neighbours import MESSAGES as PEER_MESSAGES
 from scheduler.daemon.submission import Answer, Submission
 from scheduler.durable.asker import Asker
 from scheduler.errors import (
+    SHUTTING_DOWN,
     Forbidden,
     InvalidInput,
     LaxityError,
@@ -238,8 +239,8 @@ class NativeConnection(asyncio.BufferedProtocol):
     def _take_task(self, header: Header, body: Body | None) -> None:
         if self._door.tasks is None:
             raise closed_for_tasks()
-        if self._door.closing and header["t"] == "task":
-            raise Unavailable("the box is shutting down")
+        if header["t"] == "task":
+            self._door.check_open()
         tenant = self._tenant_of(header)
         self._door.tasks.take(header, body, tenant, self._say_later, self._asker)
 
@@ -327,8 +328,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         client_id = id_of(header)
         if client_id in self._in_flight:
             raise InvalidInput(f"id {client_id} is in flight on this connection already")
-        if self._door.closing:
-            raise Unavailable("the box is shutting down")
+        self._door.check_open()
         if self.caller.is_box and self._door.neighbours is not None:
             self._door.neighbours.check_room()
         return client_id
@@ -447,7 +447,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         """Tells the client, if it has said hello, that the box takes no more requests."""
         if not self.caller.is_known:
             return
-        self._say({"t": "goodbye", "message": "the box is shutting down"})
+        self._say({"t": "goodbye", "message": SHUTTING_DOWN})
 
     def close(self) -> None:
         """Closes once all written data is sent."""

@@ -23,11 +23,12 @@ class Refuses:
         kept: The latest body.
     """
 
-    closing = False
-
     def __init__(self, at_once: bool) -> None:
         self.admission = self.intake = self
         self._at_once = at_once
+
+    def check_open(self) -> None:
+        pass
 
     def submission(self, _header: Any, body: Any, _tenant: Any, on_end: Any) -> Any:
         self.kept = weakref.ref(body)
@@ -67,11 +68,12 @@ class Broken:
         ends: The answer's way to the caller, once the request is taken in.
     """
 
-    closing = False
-
     def __init__(self, taken_in: bool) -> None:
         self.admission = self.intake = self
         self._taken_in = taken_in
+
+    def check_open(self) -> None:
+        pass
 
     def submission(self, _header: Any, _body: Any, _tenant: Any, on_end: Any) -> Any:
         if not self._taken_in:
@@ -104,10 +106,11 @@ def test_a_fault_of_the_box_is_answered_once_and_logged(taken_in: bool) -> None:
 class Garbles:
     """Stands in for the native door: answers with outputs that are none."""
 
-    closing = False
-
     def __init__(self) -> None:
         self.admission = self.intake = self
+
+    def check_open(self) -> None:
+        pass
 
     def submission(self, _header: Any, _body: Any, _tenant: Any, on_end: Any) -> Any:
         return on_end

@@ -21,6 +21,7 @@ from scheduler.daemon.cache.memory import MemoryTier
 from scheduler.daemon.cache.redis_link import RedisLink
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.submission import Answer, Submission
+from scheduler.errors import SHUTTING_DOWN
 
 TARGET = "cache"
 TARGET_NEAR = "cache (near)"
@@ -259,7 +260,7 @@ class ResultCache:
             self._reply(flight.leader, answer)
         for held in flight.followers:
             if self._closing:  # the driver admits nothing more; the client tries elsewhere
-                self._reply(held, Answer(Outcome.UNAVAILABLE, "the box is shutting down", {}))
+                self._reply(held, Answer(Outcome.UNAVAILABLE, SHUTTING_DOWN, {}))
             else:
                 self._go_on(Flight(flight.kind, flight.key, held, flight.blocks))
 

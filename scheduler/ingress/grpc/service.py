@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc as stubs
 
 from scheduler.core.outcomes import Outcome
-from scheduler.errors import InvalidInput, ModelNotFound, Unavailable
+from scheduler.errors import SHUTTING_DOWN, InvalidInput, ModelNotFound, Unavailable
 from scheduler.ingress.grpc.callers import Callers, abort, headers_of
 from scheduler.ingress.grpc.messages import answer, parsed, put, values_of
 from scheduler.ingress.held import Held
@@ -219,7 +219,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
         service = self._service
         grpc_s = context.time_remaining() if ends_call else None
         if service.draining:
-            raise Unavailable("the box is shutting down")
+            raise Unavailable(SHUTTING_DOWN)
         tenant.check_model(message.model_name)
         named = message.model_name, message.model_version
         headers = headers_of(context)

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from scheduler.errors import Unavailable
+from scheduler.errors import SHUTTING_DOWN, Unavailable
 from scheduler.ingress.http.coding import decoded
 from scheduler.ingress.http.inference import answer, json_size, parameters_beside, parsed
 from scheduler.ingress.http.limits import HttpLimits
@@ -40,7 +40,7 @@ class InferResponder:
         """Answers one request; without a task if the model is known and the body not compressed."""
         service, headers = self._service, turn.request.headers
         if service.draining:
-            self._responder.refuse(turn, Unavailable("the box is shutting down"))
+            self._responder.refuse(turn, Unavailable(SHUTTING_DOWN))
             return
         self._pace.note(turn.request.tenant)
         info = service.box.known(model, version)

@@ -15,7 +15,13 @@ from scheduler.client.late_endings import in_callers_terms
 from scheduler.core.names import or_which
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.daemon.asyncio_tasks import heed
-from scheduler.errors import DeadlineExpired, DeadlineInfeasible, ModelNotFound, Overloaded
+from scheduler.errors import (
+    SHUTTING_DOWN,
+    DeadlineExpired,
+    DeadlineInfeasible,
+    ModelNotFound,
+    Overloaded,
+)
 from scheduler.ingress.oip.deadlines import LEAST_MS
 from scheduler.ingress.oip.request import Terms
 from scheduler.ingress.oip.snapshot import ModelInfo, Snapshot
@@ -56,7 +62,7 @@ class _Reply:
         self._end(exception)
 
     def cancel(self) -> bool:
-        self._end(asyncio.CancelledError("the box is shutting down"))
+        self._end(asyncio.CancelledError(SHUTTING_DOWN))
         return True
 
 
