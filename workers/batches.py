@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from workers.runtimes.base import Retaining, RunError, Serving, Session, one_line
+from workers.runtimes.base import Retaining, RunError, Serving, Session, spell
 from workers.stacking import stack_items
 
 Array = npt.NDArray[Any]
@@ -82,4 +82,4 @@ class ItemRunner:
             # cycle keeps the tensors.
             return RunError(str(error))
         except Exception as error:  # a library's own class may not exist in the caller's process
-            return RunError(f"{type(error).__name__}: {one_line(error)}")
+            return RunError(spell(error))

@@ -23,7 +23,7 @@ from workers.runtimes.base import (
     Runtime,
     Session,
     Tell,
-    one_line,
+    spell,
 )
 
 
@@ -219,10 +219,3 @@ class Loader:
             self.around.cache.seal(folder)
         except OSError as error:
             self.report(case, runtime.name, f"its compiled model could not be stored: {error}")
-
-
-def spell(error: Exception) -> str:
-    """The text of any library's exception, on one line."""
-    if isinstance(error, ModelLoadError):
-        return str(error)
-    return f"{type(error).__name__}: {one_line(error)}"

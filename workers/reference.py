@@ -8,9 +8,8 @@ from pathlib import Path
 
 from workers.batches import Item, ItemRunner
 from workers.judging import Answers
-from workers.loading import spell
 from workers.model import Model, Variant
-from workers.runtimes.base import DeviceSpec, Runtime, one_line
+from workers.runtimes.base import DeviceSpec, Runtime, one_line, spell
 from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.openvino import OpenVino
 

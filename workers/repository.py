@@ -33,7 +33,7 @@ from workers.model_yaml import (
 )
 from workers.padding import longest, padding_of, ranges
 from workers.runtimes import RUNTIMES
-from workers.runtimes.base import ModelLoadError, one_line
+from workers.runtimes.base import ModelLoadError, spell
 from workers.runtimes.readers import read_tensors
 from workers.signatures import Reading, difference, interpret
 
@@ -136,8 +136,7 @@ def _attempt(folder: Path, problems: list[Problem]) -> Model | None:
         problems.append(Problem(folder.name, str(error)))
         return None
     except Exception as error:  # whatever it is, it must not cost the other models
-        told = f"reading it failed: {type(error).__name__}: {one_line(error)}"
-        problems.append(Problem(folder.name, told))
+        problems.append(Problem(folder.name, f"reading it failed: {spell(error)}"))
         return None
 
 

@@ -12,11 +12,11 @@ from workers.case import Case
 from workers.choice import Choice, RuntimeProblem, best_runtime, has_lost
 from workers.fingerprint import Fingerprint
 from workers.judging import Answers, Judge, batch_limit
-from workers.loading import Loader, Surroundings, spell
+from workers.loading import Loader, Surroundings
 from workers.model import Model, Variant
 from workers.profile_store import Profile
 from workers.reference import reference_answers, reference_runtimes
-from workers.runtimes.base import DeviceSpec, Runtime, Session
+from workers.runtimes.base import DeviceSpec, Runtime, Session, spell
 from workers.runtimes.emulated import Emulated
 
 Note = Callable[[int, str], None]

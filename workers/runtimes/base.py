@@ -216,10 +216,22 @@ class Builder(Protocol):
         ...
 
 
-def one_line(error: BaseException, limit: int = 400) -> str:
-    """An exception's message on one line of at most `limit` characters, or else its type."""
-    text = " ".join(str(error).split()) or type(error).__name__
+def one_line(said: BaseException | str, limit: int = 400) -> str:
+    """A text on one line of at most `limit` characters; of an exception without one, its type."""
+    text = " ".join(str(said).split())
+    if not text and isinstance(said, BaseException):
+        text = type(said).__name__
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def spell(error: Exception) -> str:
+    """The type and text of any library's exception, on one line; of a `ModelLoadError`, the text.
+
+    What the runtimes raise themselves is written for people.
+    """
+    if isinstance(error, ModelLoadError):
+        return str(error)
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def check_names(given: Mapping[str, Array], expected: tuple[str, ...]) -> None:

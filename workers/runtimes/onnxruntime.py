@@ -188,7 +188,7 @@ def require_tensors(session: Any, model: Model) -> None:
 
 def reason(error: Exception) -> str:
     """The library's error without the source location that raised it."""
-    return one_line(RuntimeError(_SOURCE_PLACE.sub("", str(error))))
+    return one_line(_SOURCE_PLACE.sub("", str(error)) or error)
 
 
 def _spec(node: Any) -> TensorSpec:

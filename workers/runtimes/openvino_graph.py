@@ -159,4 +159,4 @@ def positions(ports: list[Any], specs: tuple[TensorSpec, ...]) -> dict[str, int]
 def reason(error: Exception) -> str:
     """The library's error without the lines that name its source files."""
     lines = [line for line in str(error).splitlines() if not line.startswith("Exception from ")]
-    return one_line(RuntimeError("\n".join(lines) or str(error)))
+    return one_line("\n".join(lines) or error)

@@ -188,7 +188,7 @@ def _parser_errors(parser: Any) -> Iterator[str]:
     for index in range(parser.num_errors):
         error = parser.get_error(index)
         operator = error.node_operator() or "the file"
-        yield f"{operator}: {one_line(RuntimeError(error.desc()))}"
+        yield f"{operator}: {one_line(error.desc())}"
 
 
 def main(read: Callable[[], str], write: Callable[[str], object]) -> int:

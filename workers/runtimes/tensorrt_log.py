@@ -29,4 +29,4 @@ def error_logger(trt: Any, said: list[str]) -> Any:
 
 def last(said: list[str]) -> str | None:
     """The last of these errors on one line; None if there are none."""
-    return one_line(RuntimeError(said[-1])) if said else None
+    return one_line(said[-1]) if said else None
