@@ -16,7 +16,6 @@ from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.config.box import load_config
 from scheduler.config.problems import ConfigError
-from scheduler.doctor.checks import examine
 from scheduler.doctor.findings import Finding
 
 app = typer.Typer(add_completion=False)
@@ -43,6 +42,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Look for problems in a box's environment; exit status 1 if there is an error."""
+    from scheduler.doctor.checks import examine  # slow to import: what it examines
+
     try:
         settings = load_config(config)
     except ConfigError as error:
