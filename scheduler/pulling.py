@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scheduler import wire
-from scheduler.address import Address, parse_address
+from scheduler.address import Address, parse_address, plainly
 from scheduler.client.asking import ask
 from scheduler.errors import InvalidInput, Unavailable
 from scheduler.files import sync_folder
@@ -181,7 +181,8 @@ class BoxSource:
         try:
             return await asyncio.wait_for(asking, _PATIENCE_S)
         except (OSError, asyncio.TimeoutError) as error:
-            raise Unavailable(f"{self._address}: {error or 'no answer'}") from None
+            why = plainly(error) or f"no answer within {_PATIENCE_S:g} s"
+            raise Unavailable(f"{self._address}: {why}") from None
 
 
 def pull(

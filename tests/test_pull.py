@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from errno import ENOSPC
@@ -235,6 +236,18 @@ def test_a_folder_that_is_not_there_is_said_without_its_secrets(url):
         source_of(url, "relu", None).entries()
     assert "/relu/SHA256SUMS" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_box_that_is_not_there_or_is_silent_is_said_plainly(monkeypatch):
+    monkeypatch.setattr("scheduler.pulling._PATIENCE_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        place = f"127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(Unavailable) as silent:
+            source_of(place, "relu", None).entries()
+    with pytest.raises(Unavailable) as absent:
+        source_of(place, "relu", None).entries()
+    assert str(silent.value) == f"tcp://{place}: no answer within 0.1 s"
+    assert str(absent.value) == f"tcp://{place}: Connection refused"
 
 
 def test_a_model_whose_size_is_known_to_be_too_large_is_not_begun(box, root):

@@ -206,7 +206,7 @@ def _arrays(source: Source, specs: Mapping[str, Spec]) -> dict[str, NDArray[Any]
     except OSError as error:
         raise WrongUsage(f"{path} can't be read: {error.strerror or error}") from None
     except MemoryError as error:
-        raise WrongUsage(f"{path} can't be read: {error or 'no memory is left'}") from None
+        raise WrongUsage(f"{path} can't be read: {str(error) or 'no memory is left'}") from None
     except Exception as error:  # a damaged file leads NumPy, and what it uses, to raise any kind
         if path.suffix.lower() == TEXT:
             raise WrongUsage(f"{path} is no text in UTF-8: {error}") from None

@@ -184,3 +184,12 @@ class TestArrays:
     def test_numbers_are_not_cut_off(self):
         with pytest.raises(WrongUsage, match="float64 would lose detail"):
             conform(np.ones(2), spec(2, dtype="uint8"))
+
+
+def test_a_file_that_there_is_no_memory_for_is_told_as_that(tmp_path, monkeypatch):
+    def load(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(np, "load", load)
+    with pytest.raises(WrongUsage, match=r"x\.npy can't be read: no memory is left"):
+        load_inputs([str(tmp_path / "x.npy")], [spec(2)], None)
