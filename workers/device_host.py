@@ -90,7 +90,7 @@ class DeviceHost:
         repository_root: Path,
         state_dir: Path,
         max_batch: int,
-        effort: Effort | None = None,
+        effort: Effort,
         *,
         system_root: Path = Path("/"),
     ) -> None:
@@ -404,7 +404,7 @@ class DeviceHost:
             self._thread.pinned = True
 
     def _surroundings(
-        self, state_dir: Path, max_batch: int, effort: Effort | None, root: Path
+        self, state_dir: Path, max_batch: int, effort: Effort, root: Path
     ) -> Surroundings:
         # Its own probe, because rates are computed over the time since the previous read.
         meter = probe_for(self.spec, root)

@@ -48,7 +48,7 @@ class Judge:
         self,
         model: Model,
         tolerance: Tolerance,
-        effort: Effort | None,
+        effort: Effort,
         joules: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Judge by a tolerance, with the given effort; `joules` reads the device's energy meter."""
@@ -150,7 +150,7 @@ class Judge:
         ladder = measure_ladder(
             lambda batch: climb.run(lambda: runner.run_batch(self._batch(batch))),
             max_batch,
-            effort=self._effort,
+            self._effort,
             accept=lambda batch, measured: climb.accept(
                 batch, measured, lambda: self._batch_fault(runner, batch, answers)
             ),

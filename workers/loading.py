@@ -48,9 +48,9 @@ class Surroundings:
     cache: CompiledCache
     watch: DeviceWatch
     max_batch: int
-    effort: Effort | None = None
-    joules: Callable[[], float | None] = lambda: None
-    root: Path = Path("/")
+    effort: Effort
+    joules: Callable[[], float | None]
+    root: Path
 
 
 class Loader:

@@ -38,7 +38,7 @@ class MeasuringAgain:
         self,
         variants: ServedVariants,
         samples: Callable[[Key, int], list[Item]],
-        effort: Effort | None,
+        effort: Effort,
     ) -> None:
         """Start as idle."""
         self._variants = variants
@@ -70,7 +70,7 @@ class MeasuringAgain:
         """
         fast_ns = _FASTER * _nearly_all(known[1])
         first_ns = self._timed(key, self._samples(key, 1))
-        if first_ns > (self._effort or Effort()).slow_ns:
+        if first_ns > self._effort.slow_ns:
             is_faster = first_ns <= fast_ns
         else:
             is_faster = _nearly_all(self._measure(key, 1)[1]) <= fast_ns
@@ -105,7 +105,7 @@ class MeasuringAgain:
             nonlocal taken_ns
             taken_ns += self._timed(key, [samples[i % SAMPLES] for i in range(size)])
 
-        return measure_ladder(run_batch, max_batch, effort=self._effort, clock_ns=lambda: taken_ns)
+        return measure_ladder(run_batch, max_batch, self._effort, clock_ns=lambda: taken_ns)
 
     def _timed(self, key: Key, batch: list[Item]) -> int:
         """The time of one batch in nanoseconds, without waiting for the device."""

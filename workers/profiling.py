@@ -57,8 +57,8 @@ def batch_ladder(max_batch: int) -> Iterator[int]:
 def measure_ladder(
     run_batch: RunBatch,
     max_batch: int,
+    effort: Effort,
     *,
-    effort: Effort | None = None,
     clock_ns: ClockNs = time.perf_counter_ns,
     accept: Callable[[int, LatencySamples], bool] = lambda batch, measured: True,
     alone_ns: Sequence[int] = (),
@@ -68,7 +68,7 @@ def measure_ladder(
     Args:
         run_batch: Runs one batch of the given size; an exception ends the measurement.
         max_batch: The largest batch to try.
-        effort: How much time to spend; the default takes about half a second per size.
+        effort: How much time to spend.
         clock_ns: The clock, in nanoseconds.
         accept: Called before each batch size with the results so far; False ends the ladder, except
             that size 1 is always measured.
@@ -78,7 +78,6 @@ def measure_ladder(
     Returns:
         By batch size, at most `effort.points` ascending, equally likely latencies in nanoseconds.
     """
-    effort = effort or Effort()
     measured: dict[int, tuple[int, ...]] = {}
     typical: dict[int, float] = {}
     best_rate, flat = 0.0, 0

@@ -19,6 +19,6 @@ def test_who_gives_slow_models_more_time_has_them_in_larger_batches(seconds, lar
     *_, max_batch, effort = worker_arguments(config, DeviceConfig(id="cpu:0"), Path("link"))
     device = FakeDevice(lambda batch, run: 2_000 * MS + 300 * MS * batch)
 
-    ladder = measure_ladder(device.run, max_batch, effort=effort, clock_ns=device.read_ns)
+    ladder = measure_ladder(device.run, max_batch, effort, clock_ns=device.read_ns)
 
     assert max(ladder) == largest

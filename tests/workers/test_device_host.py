@@ -600,7 +600,7 @@ def test_nothing_is_emulated_unless_asked_for(start):
 )
 def test_a_device_that_cannot_be_had_is_an_error(root, tmp_path, spec, said):
     def start() -> None:
-        DeviceHost(spec, root, tmp_path / "state", 4)
+        DeviceHost(spec, root, tmp_path / "state", 4, QUICK)
 
     # In a thread of its own, so that its pinning ends with it.
     with ThreadPoolExecutor(1) as pool, pytest.raises(DeviceError, match=said):
@@ -653,10 +653,11 @@ DIES = """
 import os, sys
 from pathlib import Path
 from workers.device_host import DeviceHost
+from workers.profiling import Effort
 from workers.runtimes.base import DeviceSpec
 
 spec = DeviceSpec("cpu:0", "cpu", runtimes=("emulated",), options={"base_ms": 0.01})
-host = DeviceHost(spec, Path(sys.argv[1]), Path(sys.argv[2]), 4)
+host = DeviceHost(spec, Path(sys.argv[1]), Path(sys.argv[2]), 4, Effort())
 list(host.prepare(lambda done, total, text: os._exit(1) if "batch 1" in text else None))
 """
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from workers.profiling import Effort, batch_ladder, measure_ladder, thin
 
 MS = 1_000_000
+DEFAULT = Effort()
 
 
 @dataclass
@@ -29,9 +30,9 @@ class FakeDevice:
         return self.now_ns
 
 
-def measure(law: Callable[[int, int], int], max_batch: int, effort: Effort | None = None):
+def measure(law: Callable[[int, int], int], max_batch: int, effort: Effort = DEFAULT):
     device = FakeDevice(law)
-    ladder = measure_ladder(device.run, max_batch, effort=effort, clock_ns=device.read_ns)
+    ladder = measure_ladder(device.run, max_batch, effort, clock_ns=device.read_ns)
     return ladder, device
 
 
@@ -102,7 +103,7 @@ def test_what_single_items_of_a_slow_model_took_before_is_not_measured_again(
 ):
     device = FakeDevice(lambda batch, run: alone_ms * MS * batch)
     alone_ns = [500 * MS] + [alone_ms * MS] * (count - 1)
-    ladder = measure_ladder(device.run, 1, clock_ns=device.read_ns, alone_ns=alone_ns)
+    ladder = measure_ladder(device.run, 1, DEFAULT, clock_ns=device.read_ns, alone_ns=alone_ns)
 
     assert set(ladder[1]) == {alone_ms * MS}
     assert (1 in device.runs) == is_repeated
@@ -180,7 +181,7 @@ def test_each_batch_size_is_announced():
         announced.append(batch)
         return True
 
-    measure_ladder(device.run, 4, clock_ns=device.read_ns, accept=accept)
+    measure_ladder(device.run, 4, DEFAULT, clock_ns=device.read_ns, accept=accept)
 
     assert announced == [1, 2, 4]
 
@@ -189,7 +190,11 @@ def test_a_refused_batch_size_ends_the_ladder_but_one_is_always_measured():
     device = FakeDevice(lambda batch, run: 10 * MS + batch)
 
     ladder = measure_ladder(
-        device.run, 16, clock_ns=device.read_ns, accept=lambda batch, measured: batch in (2, 4)
+        device.run,
+        16,
+        DEFAULT,
+        clock_ns=device.read_ns,
+        accept=lambda batch, measured: batch in (2, 4),
     )
 
     assert ladder.keys() == {1, 2, 4}

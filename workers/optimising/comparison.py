@@ -149,7 +149,7 @@ def speeds(
 
 
 def _p50_ms(run: Callable[[Item], Item], item: Item) -> float:
-    return median(measure_ladder(lambda _: run(item), 1, effort=Effort())[1]) / 1e6
+    return median(measure_ladder(lambda _: run(item), 1, Effort())[1]) / 1e6
 
 
 @contextmanager
