@@ -35,4 +35,4 @@ def worker_arguments(config: Config, device: DeviceConfig, link: Path) -> Worker
 
 def link_paths(devices: Iterable[DeviceConfig], folder: Path) -> dict[str, Path]:
     """The unix socket of each device's worker, in a folder, by the device's id."""
-    return {device.id: folder / f"{device.id.replace(':', '-')}.sock" for device in devices}
+    return {device.id: folder / f"{device_spec(device).file_name}.sock" for device in devices}

@@ -75,7 +75,6 @@ class Loader:
         self.fingerprints: dict[str, Fingerprint] = {}
         self._runtimes = runtimes
         self._problems = problems
-        self._label = device.id.replace(":", "-")
         self.look_at_device()
 
     def look_at_device(self) -> bool:
@@ -97,12 +96,12 @@ class Loader:
             keys.append("cores")  # what an accelerator runs does not depend on the host's cores
         conditions = {key: of[key] for key in keys}
         case_key = case.key(self.around.max_batch)
-        return self.around.cache.folder(self._label, {**conditions, "case": case_key})
+        return self.around.cache.folder(self.device.file_name, {**conditions, "case": case_key})
 
     def remove_unused(self, cases: Iterable[Case]) -> None:
         """Remove the folders of all others, and those not asked for since the start."""
         keys = {case.key(self.around.max_batch) for case in cases}
-        self.around.cache.remove_unused(self._label, keys)
+        self.around.cache.remove_unused(self.device.file_name, keys)
 
     def is_exchanged(self, case: Case, runtime: str = "*") -> bool:
         """Whether a variant's file was replaced since it was read; if so, report a problem.
@@ -144,7 +143,7 @@ class Loader:
         time, and an attempt in progress looks like a death.
         """
         of = "reference" if runtime is None else fingerprint_id(self.fingerprints[runtime.name])
-        return f"{self._label}-{of}-{case.key(self.around.max_batch)}"
+        return f"{self.device.file_name}-{of}-{case.key(self.around.max_batch)}"
 
     def load(self, runtime: Runtime, case: Case) -> Session | None:
         """Load a variant within a guarded attempt; on failure, report a problem and return None."""

@@ -56,7 +56,7 @@ def limit_process(device: DeviceSpec, root: Path) -> list[str]:
         return said
     amount = f"{limits.memory_bytes / 1e6:,.0f} MB of memory"
     try:
-        join_group(device.id.replace(":", "-"), limits.memory_bytes, root)
+        join_group(device.file_name, limits.memory_bytes, root)
         said.append(f"{amount}, by its control group")
     except ControlGroupError as error:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -304,7 +304,7 @@ class RuntimeTrials:
             return None
         report = partial(self._loader.report, case)
         folder = self._around.cache.folder(
-            f"{self._device.id.replace(':', '-')}-reference",
+            f"{self._device.file_name}-reference",
             {"case": case.key(self._around.max_batch)},
         )
         self._around.cache.check(folder)

@@ -63,6 +63,11 @@ class DeviceSpec:
     limits: Limits = field(default_factory=Limits)
     models: tuple[str, ...] = ("*",)
 
+    @property
+    def file_name(self) -> str:
+        """Its id as a part of a file's name."""
+        return self.id.replace(":", "-")
+
     def may_serve(self, model: str) -> bool:
         """Whether a model may run on it."""
         return any(fnmatchcase(model, name) for name in self.models)
