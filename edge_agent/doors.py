@@ -18,7 +18,7 @@ import structlog
 
 from edge_agent.errors import AgentError
 from edge_agent.listening import bind
-from scheduler.address import Address, spoken
+from scheduler.address import Address, plainly, spoken
 from scheduler.config.box import Config
 from scheduler.ingress.process import DoorSpec, Kind
 from scheduler.launching import launch_folder
@@ -154,7 +154,7 @@ class Doors:
             try:
                 self._run(door)
             except OSError as error:  # for example no memory for a new process
-                why = f"it could not be started ({error.strerror or error})"
+                why = f"it could not be started ({plainly(error)})"
             if self._stopping.is_set():
                 return
             if time.monotonic() - started_s > _STEADY_S:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_agent.errors import AgentError
-from scheduler.address import Address
+from scheduler.address import Address, plainly
 from scheduler.ingress.unix_door import is_answered
 from scheduler.sockets import takes_ipv4
 from workers.link_server import listener_at
@@ -90,7 +90,7 @@ def bind(
         if listens:
             made.listen(_BACKLOG)
     except OSError as error:
-        raise _refusal(address, error.strerror or str(error)) from None
+        raise _refusal(address, plainly(error)) from None
     port = made.getsockname()[1]
     return made, str(Address(address.scheme, host=address.host, port=port))
 
@@ -108,7 +108,7 @@ def _check_path(address: Address, path: Path) -> None:
         listener_at(path).close()  # no other check tells whether this folder takes sockets
         path.unlink()
     except OSError as error:
-        raise _refusal(address, error.strerror or str(error)) from None
+        raise _refusal(address, plainly(error)) from None
 
 
 def _check_port(address: Address, both: bool) -> None:
@@ -122,7 +122,7 @@ def _check_port(address: Address, both: bool) -> None:
                 if error.errno not in _NOT_OF_THIS_BOX or len(found) == 1:
                     raise
     except OSError as error:
-        raise _refusal(address, error.strerror or str(error)) from None
+        raise _refusal(address, plainly(error)) from None
 
 
 def _resolved(address: Address) -> list[tuple[int, Any]]:

@@ -28,6 +28,7 @@ from edge_agent.errors import AgentError
 from edge_agent.listening import check_free
 from edge_agent.run_dir import make_run_dir
 from edge_agent.terminal import signals_held, wait_for_signal
+from scheduler.address import plainly
 from scheduler.files import folder_fault
 from scheduler.policy_loading import check_policy
 from scheduler.tenants import load_access
@@ -336,4 +337,4 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
     except OSError as error:
-        raise AgentError(f"no Ray cluster at {address}: {error.strerror or error}") from None
+        raise AgentError(f"no Ray cluster at {address}: {plainly(error)}") from None

@@ -7,7 +7,7 @@ import ssl
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scheduler.address import Address
+from scheduler.address import Address, plainly
 
 _ANOTHER_NAME = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -69,7 +69,7 @@ class Tls:
             context = ssl.create_default_context(cafile=ca.path if ca else None)
         except OSError as error:
             raise TlsFailure(
-                f"{ca.said if ca else 'the CAs of this system'} can't be used: {_why(error)}"
+                f"{ca.said if ca else 'the CAs of this system'} can't be used: {plainly(error)}"
             ) from error
         if certificate:
             try:
@@ -77,7 +77,7 @@ class Tls:
                 context.load_cert_chain(certificate.path, key.path if key else None, password="")
             except OSError as error:
                 named = certificate.said + (f" with {key.said}" if key else "")
-                raise TlsFailure(f"{named} can't be used: {_why(error)}") from error
+                raise TlsFailure(f"{named} can't be used: {plainly(error)}") from error
         return context
 
     def failure(self, error: ssl.SSLError) -> TlsFailure:
@@ -92,7 +92,7 @@ class Tls:
             return TlsFailure(f"it {told} client certificate ({reason}): {wanted}")
         if reason in NO_TLS:
             return TlsFailure("the server there does not speak TLS: is it a tcp:// address?")
-        return TlsFailure(f"the TLS handshake failed: {_why(error)}")
+        return TlsFailure(f"the TLS handshake failed: {plainly(error)}")
 
     def closed_early(self) -> TlsFailure:
         """The error for a connection that the server closed before its welcome.
@@ -163,7 +163,3 @@ def _named(argument: str, path: str | None) -> _Named | None:
 
 def _from_environment(variable: str) -> _Named | None:
     return _named(variable, os.environ.get(variable))
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import structlog
 
+from scheduler.address import plainly
 from scheduler.journal_format import SUFFIX
 
 FLUSH_S = 0.2
@@ -195,7 +196,7 @@ class JournalWriter:
         self._shut()
         self.failed = True
         is_new = self.problem is None
-        self.problem = error.strerror or str(error)
+        self.problem = plainly(error)
         if is_new:
             log.error("the journal can't be written", folder=str(self._folder), error=str(error))
 
