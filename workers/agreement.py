@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.model import Model, Tolerance, Variant
+from workers.tensors import Array
 
-Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 
 _FULL = Tolerance(rtol=1e-2, atol=1e-3)

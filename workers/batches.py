@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import numpy.typing as npt
 
 from workers.runtimes.base import Retaining, RunError, Serving, Session, spell
 from workers.stacking import stack_items
+from workers.tensors import Array, Item
 
-Array = npt.NDArray[Any]
-Item = dict[str, Array]
 Run = Callable[[Mapping[str, Array]], dict[str, Array]]
 
 

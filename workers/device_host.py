@@ -14,7 +14,6 @@ from statistics import median
 from typing import Any
 
 from scheduler.core.offers import Offer
-from workers.batches import Item
 from workers.changes import Changes, still_served
 from workers.choice import RuntimeProblem
 from workers.compiled_cache import CompiledCache
@@ -38,6 +37,7 @@ from workers.signatures import difference
 from workers.spare_memory import SpareMemory
 from workers.stuck import StuckWatch
 from workers.telemetry import probe_for
+from workers.tensors import Item
 from workers.trials import RuntimeTrials
 from workers.usable_runtimes import usable_runtimes
 

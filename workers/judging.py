@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from workers.agreement import disagreement
-from workers.batches import Item, ItemRunner
+from workers.batches import ItemRunner
 from workers.model import Model, Tolerance
 from workers.padding_trial import PaddingTrial, padded_items
 from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.runtimes.base import Session, one_line
 from workers.sampling import sample_items
+from workers.tensors import Item
 
 Answers = list[Item]
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from math import ceil
 
-from workers.batches import Item
 from workers.judging import SAMPLES
 from workers.profiling import Effort, LatencySamples, measure_ladder
 from workers.residency import Key
 from workers.served_variants import ServedVariants
+from workers.tensors import Item
 
 _GAP_S = 0.001
 """Pause before each measuring run, so that waiting requests get the device."""

@@ -9,16 +9,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from scheduler.core.signature import STRING, Signature, TensorSpec, shape_text
 from workers.model import Padding, ShapeRange
 from workers.model_yaml import ModelFile, ModelFileError, nearest
-
-Array = npt.NDArray[Any]
+from workers.tensors import Array
 
 
 def padding_of(content: ModelFile, signature: Signature) -> tuple[Padding, ...]:

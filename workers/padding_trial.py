@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from workers.agreement import disagreement
 from workers.model import Model, Tolerance
 from workers.padding import cut, fill, free_axis, with_length
-
-Array = npt.NDArray[Any]
-Item = dict[str, Array]
+from workers.tensors import Array, Item
 
 
 class PaddingTrial:

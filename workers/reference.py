@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workers.batches import Item, ItemRunner
+from workers.batches import ItemRunner
 from workers.judging import Answers
 from workers.model import Model, Variant
 from workers.runtimes.base import DeviceSpec, Runtime, one_line, spell
 from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.openvino import OpenVino
+from workers.tensors import Item
 
 
 def reference_runtimes(device: DeviceSpec) -> tuple[Runtime, ...]:

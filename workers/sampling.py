@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from scheduler.core.requests import Shapes
 from scheduler.core.signature import STRING, TensorSpec
 from workers.model import Model
-
-Array = npt.NDArray[Any]
+from workers.tensors import Array
 
 _TEXT_CLASS = 16
 """The size class in `RequestClass` of the texts drawn, which have up to 8 bytes."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workers.batches import Item
 from workers.memory import resident_bytes
 from workers.residency import Key
 from workers.served_variants import ServedVariants
+from workers.tensors import Item
 
 SPARE_BYTES = 256_000_000
 """Less spare memory than this is kept, because allocating it again costs more than it is worth."""

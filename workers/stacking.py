@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from workers.tensors import Array
 
 # Below this size, copying is faster than checking whether the arrays are adjacent.
 _LOOK_BYTES = 16_384

@@ -17,7 +17,6 @@ from scheduler.cli.streams import AsJson, WrongUsage, print_json
 from scheduler.cli.tables import figure, plain_table
 from scheduler.errors import LaxityError
 from scheduler.shares import percent
-from workers.batches import Item
 from workers.model import Model, Variant
 from workers.model_yaml import ModelFileError, nearest
 from workers.optimising.comparison import Samples
@@ -26,6 +25,7 @@ from workers.optimising.optimise import Made, Wish, optimise
 from workers.repository import RepositoryError, load_repository
 from workers.runtimes.base import ModelLoadError, RunError
 from workers.sampling import sample_items
+from workers.tensors import Item
 
 app = typer.Typer(add_completion=False)
 

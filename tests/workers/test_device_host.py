@@ -19,7 +19,7 @@ from tests.workers import onnx_models
 from tests.workers.conftest import QUICK, SLOW, StartOn
 from tests.workers.onnx_models import save
 from workers import measuring_again
-from workers.batches import Item, ItemRunner
+from workers.batches import ItemRunner
 from workers.device_host import DeviceHost
 from workers.link import offer_from, offer_header
 from workers.loading import Loader
@@ -27,6 +27,7 @@ from workers.reference import reference_answers
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceError, DeviceSpec, RunError
 from workers.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
+from workers.tensors import Item
 
 CPU_RUNTIMES = [name for name in ("openvino", "onnxruntime") if RUNTIMES[name]().missing() is None]
 needs_both = pytest.mark.skipif(

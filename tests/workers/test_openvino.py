@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.workers import onnx_models
-from workers.batches import Item
 from workers.device_host import DeviceHost
 from workers.model import Variant
 from workers.runtimes import openvino as openvino_runtime
 from workers.runtimes.base import DeviceSpec, ModelLoadError, RunError
 from workers.runtimes.openvino import OpenVino, plugin_config
 from workers.runtimes.openvino_graph import fix_shapes, read_graph
+from workers.tensors import Item
 
 openvino = pytest.importorskip("openvino")
 

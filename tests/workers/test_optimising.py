@@ -16,7 +16,6 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
-from workers.batches import Item
 from workers.model_yaml import ModelFileError, parse_model_file
 from workers.optimising import comparison
 from workers.optimising.comparison import Losses, Samples, losses, speeds
@@ -27,6 +26,7 @@ from workers.repository import load_repository
 from workers.runtimes.base import ModelLoadError
 from workers.runtimes.onnxruntime import OnnxRuntime
 from workers.runtimes.openvino import OpenVino
+from workers.tensors import Item
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DIGITS = CONFIGS / "models" / "digits"

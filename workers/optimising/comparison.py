@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from workers.agreement import disagreement, tolerance_for
-from workers.batches import Item, ItemRunner
+from workers.batches import ItemRunner
 from workers.model import Model, Variant
 from workers.profiling import Effort, measure_ladder
 from workers.runtimes import RUNTIMES
 from workers.runtimes.base import DeviceSpec, ModelLoadError, Runtime
+from workers.tensors import Item
 
 Tell = Callable[[str], None]
 

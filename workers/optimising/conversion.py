@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from workers.batches import Item
 from workers.runtimes.base import one_line
 from workers.stacking import stack_items
+from workers.tensors import Item
 
 _PER_CHANNEL_OPSET = 13
 _WEIGHTS_APART_IR = 4

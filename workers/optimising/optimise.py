@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.files import replace_file
-from workers.batches import Item
 from workers.model import Model, Variant
 from workers.model_files import weight_bytes
 from workers.model_yaml import parse_model_file
@@ -20,6 +19,7 @@ from workers.optimising.comparison import Losses, Samples, Speed, Tell, answers,
 from workers.optimising.conversion import ConversionError, Target, convert
 from workers.optimising.model_yaml_edit import model_file_text, with_variant
 from workers.repository import load_repository
+from workers.tensors import Item
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
 from scheduler.core.signature import STRING
 from workers.model import Model, Variant
+from workers.tensors import Array
 
-Array = npt.NDArray[Any]
 DeviceKind = Literal["cpu", "gpu", "npu"]
 Tell = Callable[[str], None]
 """Called with short progress messages."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from workers.device_options import CUDA_DEVICE
-from workers.runtimes.base import Array, one_line
+from workers.runtimes.base import one_line
+from workers.tensors import Array
 
 
 class CudaError(RuntimeError):

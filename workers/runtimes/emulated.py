@@ -14,15 +14,9 @@ from scheduler.core.signature import STRING
 from workers.model import Model, Variant
 from workers.model_yaml import nearest
 from workers.padding import free_axis, with_length
-from workers.runtimes.base import (
-    Array,
-    DeviceError,
-    DeviceSpec,
-    ModelLoadError,
-    RunError,
-    check_names,
-)
+from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError, check_names
 from workers.runtimes.emulated_link import LinkProfile
+from workers.tensors import Array
 
 NonNegative = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 

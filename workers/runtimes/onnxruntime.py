@@ -13,14 +13,9 @@ from scheduler.core.signature import STRING, TensorSpec
 from scheduler.texts import as_text, decoded
 from workers.device_options import thread_count
 from workers.model import Model, Variant
-from workers.runtimes.base import (
-    Array,
-    DeviceSpec,
-    ModelLoadError,
-    check_names,
-    one_line,
-)
+from workers.runtimes.base import DeviceSpec, ModelLoadError, check_names, one_line
 from workers.signatures import FileTensors
+from workers.tensors import Array
 
 _DTYPES = {
     "tensor(bool)": "bool",

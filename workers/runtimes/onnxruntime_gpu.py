@@ -14,7 +14,6 @@ import numpy as np
 from workers.device_options import CUDA_DEVICE, device_options, thread_count
 from workers.model import Model, Variant
 from workers.runtimes.base import (
-    Array,
     DeviceSpec,
     ModelLoadError,
     RunError,
@@ -31,6 +30,7 @@ from workers.runtimes.onnxruntime import (
     session_options,
 )
 from workers.runtimes.shape_plan import plan_profiles, spell_profiles
+from workers.tensors import Array
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
 TENSORRT_PROVIDER = "TensorrtExecutionProvider"

@@ -13,7 +13,6 @@ from workers.agreement import batch_fault, tolerance_for
 from workers.device_options import openvino_name, stream_count, thread_count
 from workers.model import Model, Precision, Variant
 from workers.runtimes.base import (
-    Array,
     DeviceSpec,
     ModelLoadError,
     RunError,
@@ -31,6 +30,7 @@ from workers.runtimes.openvino_graph import (
 )
 from workers.sampling import sample_items
 from workers.stacking import stack_items
+from workers.tensors import Array
 
 # The CPU and GPU plugins compute these in int32, and silently wrap values that do not fit.
 _NARROWED = {"int64", "uint64", "uint32"}

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from workers.model import Model
-from workers.runtimes.base import Array, ModelLoadError, RunError, check_names, one_line, shape_of
+from workers.runtimes.base import ModelLoadError, RunError, check_names, one_line, shape_of
 from workers.runtimes.cuda import Cuda, CudaError, array_at
 from workers.runtimes.shape_plan import Profile, profile_for
 from workers.runtimes.tensorrt_log import error_logger, last
+from workers.tensors import Array
 
 _MAX_LANES = 16
 """The number of input shapes that keep their memory and CUDA graph."""
