@@ -58,10 +58,10 @@ class Hardware:
 
     cpu: Cpu
     memory_bytes: int
-    accelerators: tuple[Accelerator, ...] = ()
-    tegra: Tegra | None = None
-    cuda_runtimes: tuple[CudaRuntime, ...] = ()
-    notes: tuple[str, ...] = ()
+    accelerators: tuple[Accelerator, ...]
+    tegra: Tegra | None
+    cuda_runtimes: tuple[CudaRuntime, ...]
+    notes: tuple[str, ...]
 
 
 def cuda_runtimes() -> tuple[CudaRuntime, ...]:

@@ -24,8 +24,8 @@ class DeviceState:
         throttled: Why heat slows it down, or `no`.
     """
 
-    power: str = "unknown"
-    throttled: str = "no"
+    power: str
+    throttled: str
 
 
 def fingerprint(

@@ -39,8 +39,8 @@ class Ended:
     """
 
     latency_ms: float
-    result: Result | None = None
-    error: Exception | None = None
+    result: Result | None
+    error: Exception | None
 
     @property
     def outcome(self) -> str:

@@ -31,7 +31,7 @@ class Ran(NamedTuple):
     device: str
     runtime: str
     batch: int
-    digest: str = ""
+    digest: str
 
 
 class TargetLink(Protocol):

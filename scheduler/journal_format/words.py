@@ -142,7 +142,7 @@ class Entry:
     at_ns: int
     event: Event
     commands: tuple[Command, ...]
-    failure: str | None = None
+    failure: str | None
 
 
 @dataclass(frozen=True, slots=True)

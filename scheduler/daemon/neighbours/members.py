@@ -79,7 +79,7 @@ class Member:
 
     who: Identity
     told_ns: int
-    heard_ns: int | None = None
+    heard_ns: int | None
     left: bool = False
     version: str = ""
 
