@@ -20,6 +20,9 @@ _LEAF = "laxity-agent"
 class ControlGroupError(Exception):
     """A control group is not available; the message says why."""
 
+    def __init__(self, why: object) -> None:
+        super().__init__(f"no control group: {why}")
+
 
 def hand_on_controllers(root: Path = Path("/")) -> None:
     """Delegate the memory controller to sibling groups; called by the agent at its start.
@@ -34,13 +37,13 @@ def hand_on_controllers(root: Path = Path("/")) -> None:
     own = str(os.getpid())
     try:
         if (group / "cgroup.procs").read_text("ascii").split() != [own]:
-            raise ControlGroupError("no control group: other processes share the group of this one")
+            raise ControlGroupError("other processes share the group of this one")
         leaf = group / _LEAF
         leaf.mkdir(exist_ok=True)
         (leaf / "cgroup.procs").write_text(own, "ascii")
         (group / "cgroup.subtree_control").write_text("+memory", "ascii")
     except OSError as error:
-        raise ControlGroupError(f"no control group: {error}") from error
+        raise ControlGroupError(error) from error
 
 
 def join_group(name: str, memory_bytes: int, root: Path) -> Path:
@@ -62,13 +65,13 @@ def join_group(name: str, memory_bytes: int, root: Path) -> Path:
     try:
         granted = (parent / "cgroup.subtree_control").read_text("ascii").split()
         if "memory" not in granted:
-            raise ControlGroupError("no control group: the memory controller is not delegated")
+            raise ControlGroupError("the memory controller is not delegated")
         own = parent / f"laxity-{name}"
         own.mkdir(exist_ok=True)
         (own / "memory.max").write_text(str(memory_bytes), "ascii")
         (own / "cgroup.procs").write_text(str(os.getpid()), "ascii")
     except OSError as error:
-        raise ControlGroupError(f"no control group: {error}") from error
+        raise ControlGroupError(error) from error
     return own
 
 
@@ -93,9 +96,9 @@ def _own_group(root: Path) -> Path:
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError as error:
-        raise ControlGroupError(f"no control group: {error}") from error
+        raise ControlGroupError(error) from error
     for line in lines:
         number, _, path = line.split(":", 2)
         if number == "0":
             return root / "sys/fs/cgroup" / path.lstrip("/")
-    raise ControlGroupError("no control group: this box has only version 1")
+    raise ControlGroupError("this box has only version 1")

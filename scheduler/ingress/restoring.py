@@ -31,6 +31,8 @@ class Restored(NamedTuple):
     took_ns: int
 
 
+_FULL = "requests hold all the memory that there is for tensors"
+
 OnEnd = Callable[["Restored | LaxityError"], None]
 CountIn = Callable[[int], Callable[[], None]]
 
@@ -77,14 +79,14 @@ class Restorer:
             Overloaded: There is no memory left, or the sender exceeds its quota.
         """
         if body is None:
-            raise Overloaded("requests hold all the memory that there is for tensors")
+            raise Overloaded(_FULL)
         tensors = unpack_tensors(header.get("in"), body)
         work = self._work(header, tensors)
         size = sum(each.size for each in work)
         if size > self._most_bytes:
             raise InvalidInput(f"the inputs would have {size} bytes, at most {self._most_bytes}")
         if size > free_bytes - self.held_bytes:
-            raise Overloaded("requests hold all the memory that there is for tensors")
+            raise Overloaded(_FULL)
         count_out = count_in(size + len(body))
         self.held_bytes += size
         started_ns = time.monotonic_ns()

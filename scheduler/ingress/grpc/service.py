@@ -34,6 +34,7 @@ from scheduler.ingress.oip.outcomes import Refusal, is_unexpected, refusal_of
 from scheduler.ingress.oip.pace import Pace
 from scheduler.ingress.oip.request import InferRequest, ReadRegion
 from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import NO_CUDA
 from scheduler.tenants import Tenant
 
 _STREAM_REQUESTS = 64
@@ -346,7 +347,7 @@ class InferenceService(stubs.GRPCInferenceServiceServicer):  # type: ignore[misc
     @_said
     async def CudaSharedMemoryRegister(self, request: Any, context: Any) -> Any:
         """Always refused: CUDA shared memory is not supported."""
-        raise InvalidInput("CUDA shared memory is not supported; system shared memory is")
+        raise InvalidInput(NO_CUDA)
 
     @_said
     async def CudaSharedMemoryUnregister(self, request: Any, context: Any) -> Any:

@@ -27,6 +27,7 @@ from scheduler.ingress.oip.metadata import (
 )
 from scheduler.ingress.oip.outcomes import MethodNotAllowed, NoSuchPath, TooLarge
 from scheduler.ingress.oip.service import Service
+from scheduler.ingress.oip.shared_memory import NO_CUDA
 
 _SMALL_BYTES = 64 * 1024
 
@@ -209,7 +210,7 @@ class Routes:
 
     async def no_gpu_register(self, _request: Request, _named: Mapping[str, str]) -> Response:
         """Always refused: CUDA shared memory is not supported."""
-        raise InvalidInput("CUDA shared memory is not supported; system shared memory is")
+        raise InvalidInput(NO_CUDA)
 
 
 _MODEL = "v2/models/{model}"

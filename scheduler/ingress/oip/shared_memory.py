@@ -26,6 +26,9 @@ from scheduler.ingress.oip.outcomes import TooLarge
 from scheduler.ingress.oip.request import ReadRegion, Region
 from scheduler.tenants import Tenant
 
+NO_CUDA = "CUDA shared memory is not supported; system shared memory is"
+"""Why a region of a GPU's memory is refused."""
+
 _MEMORY = Path("/dev/shm")
 _MOST_REGIONS = 1024
 
