@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import trustme
 
 from scheduler.core.outcomes import Outcome
@@ -684,3 +685,16 @@ def test_what_waits_for_a_central_redis_is_bounded() -> None:
         asyncio.run(scene())
     finally:
         central.close()
+
+
+def test_a_link_that_fails_by_a_fault_of_its_own_is_logged(monkeypatch):
+    async def keep_connected(_link: RedisLink) -> None:
+        raise RuntimeError("a fault")
+
+    async def play() -> None:
+        with structlog.testing.capture_logs() as logs:
+            async with a_box(url="redis://127.0.0.1:1") as box:
+                await box.until(lambda: "the link to Redis" in [told.get("task") for told in logs])
+
+    monkeypatch.setattr(RedisLink, "keep_connected", keep_connected)
+    asyncio.run(play())

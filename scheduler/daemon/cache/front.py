@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.config.cache import CacheConfig
 from scheduler.core.events import BY_CALLER
 from scheduler.core.outcomes import Outcome
-from scheduler.daemon.asyncio_tasks import end_tasks
+from scheduler.daemon.asyncio_tasks import end_tasks, start_task
 from scheduler.daemon.cache.central import CentralCopy
 from scheduler.daemon.cache.classes import CacheClass, CacheClasses
 from scheduler.daemon.cache.counts import Counts
@@ -68,7 +68,7 @@ class ResultCache:
             links.append(self._lookups.shared.link)
         if self._central is not None:
             links.append(self._central.link)
-        self._tasks = [self._loop.create_task(link.keep_connected()) for link in links]
+        self._tasks = [start_task(link.keep_connected(), "the link to Redis") for link in links]
 
     def settle(self) -> None:
         """Passes on all requests that wait for Redis, so that the driver can drain them."""
