@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 import structlog
 
 log = structlog.get_logger()
+
+_LOOK_S = 0.01
+"""How often `wait_until` looks."""
 
 _AGAIN_S = 0.1
 """How long a task may take to end before it is cancelled again."""
@@ -43,6 +47,13 @@ def heed(task: asyncio.Task[Any]) -> None:
     """Takes the error of a task that nobody awaits any more; asyncio would log one left untaken."""
     if not task.cancelled():
         task.exception()
+
+
+async def wait_until(over: Callable[[], bool], seconds: float) -> None:
+    """Waits at the end of a process until something is over, but at most so many seconds."""
+    end_s = time.monotonic() + seconds
+    while not over() and time.monotonic() < end_s:
+        await asyncio.sleep(_LOOK_S)
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from scheduler.daemon.asyncio_tasks import wait_until
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.neighbours.neighbours import Neighbours
 from scheduler.daemon.submission import Submission
@@ -25,8 +25,6 @@ from scheduler.ingress.turns import Share
 from scheduler.policy_loading import load_offered
 from scheduler.tenants import UNCOUNTED, Access, Tenant
 from scheduler.wire import FrameLimits
-
-_LOOK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +200,7 @@ class NativeDoor:
 
     async def wait_copied(self, seconds: float) -> None:
         """Waits, after `stop_admitting`, until clients have copied all results, at most so long."""
-        await self._wait(lambda: not any(one.shown_bytes for one in self._connections), seconds)
+        await wait_until(lambda: not any(one.shown_bytes for one in self._connections), seconds)
 
     def close(self) -> None:
         """Closes every connection once its written data is sent."""
@@ -212,12 +210,7 @@ class NativeDoor:
 
     async def wait_closed(self, seconds: float) -> None:
         """Waits, after `close`, until all connections are closed, but at most so many seconds."""
-        await self._wait(lambda: not self._connections, seconds)
-
-    async def _wait(self, over: Callable[[], bool], seconds: float) -> None:
-        end_s = time.monotonic() + seconds
-        while not over() and time.monotonic() < end_s:
-            await asyncio.sleep(_LOOK_S)
+        await wait_until(lambda: not self._connections, seconds)
 
 
 def _is_options(options: Any) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from socket import AF_UNIX, socket
 
 from scheduler.config.box import Config
 from scheduler.config.doors import TlsConfig
+from scheduler.daemon.asyncio_tasks import wait_until
 from scheduler.ingress.certificates import HANDSHAKE_S, DoorContext
 from scheduler.ingress.http.door import HttpDoor
 from scheduler.ingress.http.limits import HttpLimits
@@ -18,8 +18,6 @@ from scheduler.ingress.unix_door import UnixDoor
 from scheduler.tenants import Access
 
 _PIPELINED = 32
-_LOOK_S = 0.02
-"""How often a draining door checks whether its last connection is closed."""
 
 
 class HttpServer:
@@ -81,9 +79,7 @@ class HttpServer:
         for server in self._servers:
             server.close()
         self._door.stop()
-        end_s = time.monotonic() + seconds
-        while self._door.open_connections and time.monotonic() < end_s:
-            await asyncio.sleep(_LOOK_S)
+        await wait_until(lambda: not self._door.open_connections, seconds)
 
 
 def http_limits(config: Config) -> HttpLimits:
