@@ -66,16 +66,12 @@ class Quotas:
         full_ns = max(use.full_ns, now_ns) + step_ns
         wait_ns = full_ns - now_ns - tenant.burst * step_ns
         if wait_ns > 0:
-            raise _beyond(tenant, "rate", f"{rate_per_s:g} requests/s", wait_ns / 1e6)
+            raise _beyond(
+                tenant, "rate", f"{rate_per_s:g} requests/s", retry_after_ms=wait_ns / 1e6
+            )
         use.full_ns = full_ns
 
 
-def _beyond(
-    tenant: Tenant, limit: str, words: str, retry_after_ms: float | None = None
-) -> Overloaded:
-    detail = {"tenant": tenant.name, "limit": limit}
-    if retry_after_ms is None:
-        return Overloaded(f"{tenant.name!r} may have {words}", detail)
-    return Overloaded(
-        f"{tenant.name!r} may have {words}", {**detail, "retry_after_ms": retry_after_ms}
-    )
+def _beyond(tenant: Tenant, limit: str, words: str, **detail: float) -> Overloaded:
+    text = f"{tenant.name!r} may have {words}"
+    return Overloaded(text, {"tenant": tenant.name, "limit": limit, **detail})
