@@ -77,31 +77,48 @@ def explain(
     Ids count from 1 since the scheduler started; for a request from before a crash or a restart,
     give its run with --run. The newest events are in the journal after 0.2 s.
     """
+    _check_options(ctx, request, outcome)
+    if request is None:
+        _explain_last(journal or _journal_of(url), count, outcome, model, run, as_json)
+    elif request.isdecimal():
+        _explain_request(journal or _journal_of(url), int(request), run, as_json)
+    else:
+        _explain_task(request, url, as_json)
+
+
+def _check_options(ctx: typer.Context, request: str | None, outcome: str | None) -> None:
     if outcome is not None and outcome not in OUTCOMES:
         raise WrongUsage(f"--outcome {outcome!r}: there are {', '.join(OUTCOMES)}")
-    for name, option in given(ctx).items():
+    named = given(ctx)
+    for name, option in named.items():
         if request is not None and name in ("outcome", "model", "count"):
             raise WrongUsage(f"{option} goes without an ID")
         if request is not None and not request.isdecimal() and name in ("journal", "run"):
             raise WrongUsage(f"{option} is for requests, and {request!r} is a durable task's id")
-    if journal is not None and "url" in given(ctx):
+    if named.keys() >= {"journal", "url"}:
         raise WrongUsage("--journal names what to read, so no box is asked: leave --url out")
-    if request is not None and not request.isdecimal():
-        _explain_task(request, url, as_json)
-        return
-    path = journal or _journal_of(url)
-    if request is None:
-        briefs = _recent(path, count, outcome, model, run)
-        if as_json:
-            print_json([asdict(brief) for brief in briefs])
-        elif briefs:
-            _show_recent(briefs)
-        else:
-            asked = f" for model {model!r}" if model else ""
-            ended = f" that ended{f' {outcome}' if outcome else ''}"
-            say(f"the journal has no request{asked}{ended}{_since_when(path, run)}")
+
+
+def _explain_last(
+    path: Path, count: int, outcome: str | None, model: str | None, run: str | None, as_json: bool
+) -> None:
+    briefs = _recent(path, count, outcome, model, run)
+    if as_json:
+        print_json([asdict(brief) for brief in briefs])
+    elif briefs:
+        _show_recent(briefs)
     else:
-        _show_tale(int(request), _tale(path, int(request), run), as_json)
+        asked = f" for model {model!r}" if model else ""
+        ended = f" that ended{f' {outcome}' if outcome else ''}"
+        say(f"the journal has no request{asked}{ended}{_since_when(path, run)}")
+
+
+def _explain_request(path: Path, request: int, run: str | None, as_json: bool) -> None:
+    tale = _tale(path, request, run)
+    if as_json:
+        print_json(asdict(tale))
+    else:
+        _show_tale(request, tale)
 
 
 def _explain_task(task: str, url: str | None, as_json: bool) -> None:
@@ -184,10 +201,7 @@ def _show_recent(briefs: list[Brief]) -> None:
     Console(highlight=False).print(table)
 
 
-def _show_tale(request: int, tale: Tale, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(tale))
-        return
+def _show_tale(request: int, tale: Tale) -> None:
     console = Console(highlight=False)
     title: Any = Text(f"request {request}", style="bold")
     title.append(f"  run {tale.run}", style="not bold dim")

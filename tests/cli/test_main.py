@@ -1041,7 +1041,7 @@ class TestNarrow:
     def test_the_reason_of_a_step_is_whole(self, monkeypatch, capsys):
         monkeypatch.setenv("COLUMNS", "60")
         name = "a-model-with-a-name-that-is-longer-than-half-of-a-terminal"
-        explain._show_tale(1, Tale("run", None, (Step(5, "submitted", name),)), False)
+        explain._show_tale(1, Tale("run", None, (Step(5, "submitted", name),)))
         assert name in "".join(capsys.readouterr().out.split())
 
     def test_the_id_of_a_task_can_be_copied(self):
