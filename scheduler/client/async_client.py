@@ -24,7 +24,15 @@ from scheduler.client.call import infer_call
 from scheduler.client.exchange import Exchange
 from scheduler.client.frames import async_results, check_map
 from scheduler.client.input_names import InputNames, question_of_frame
-from scheduler.client.tasks import AsyncTask, Plan, Question, TaskRequest, accept_plan, tasks_plan
+from scheduler.client.tasks import (
+    ANSWER_S,
+    AsyncTask,
+    Plan,
+    Question,
+    TaskRequest,
+    accept_plan,
+    tasks_plan,
+)
 from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import LaxityError
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 10.0
 CONCURRENCY = 64
 
 
@@ -320,7 +327,7 @@ class AsyncClient:
 
         return async_results(frames, send, concurrency, return_exceptions)
 
-    async def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    async def models(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """The models of the box, as `{"models": [...], "problems": [...]}`; see docs/protocol.md.
 
         Raises:
@@ -329,7 +336,7 @@ class AsyncClient:
         models: dict[str, Any] = await self._ask("models", timeout_s)
         return models
 
-    async def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    async def status(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """The state of the box: targets, queues, outcome counts; docs/protocol.md has its fields.
 
         Raises:
@@ -339,7 +346,7 @@ class AsyncClient:
         status: dict[str, Any] = await self._ask("status", timeout_s)
         return status
 
-    async def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+    async def statistics(self, timeout_s: float = ANSWER_S) -> list[dict[str, Any]]:
         """How the requests for each variant ended since the box started."""
         counted: list[dict[str, Any]] = await self._ask("statistics", timeout_s)
         return counted

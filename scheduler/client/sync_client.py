@@ -19,13 +19,21 @@ from scheduler.client.arguments import (
     no_task_id,
     token_to_send,
 )
-from scheduler.client.async_client import ANSWER_TIMEOUT_S, CONCURRENCY, CONNECT_TIMEOUT_S
+from scheduler.client.async_client import CONCURRENCY, CONNECT_TIMEOUT_S
 from scheduler.client.call import infer_call
 from scheduler.client.exchange_thread import ExchangeThread
 from scheduler.client.frames import check_map, results
 from scheduler.client.input_names import InputNames, question_of_frame
 from scheduler.client.request_future import RequestFuture, check_may_wait
-from scheduler.client.tasks import Plan, Question, Task, TaskRequest, accept_plan, tasks_plan
+from scheduler.client.tasks import (
+    ANSWER_S,
+    Plan,
+    Question,
+    Task,
+    TaskRequest,
+    accept_plan,
+    tasks_plan,
+)
 from scheduler.client.tls import FilePath, tls_for
 from scheduler.core.requests import DEFAULT_PRIORITY
 from scheduler.errors import LaxityError
@@ -330,7 +338,7 @@ class Client:
         """Cancels a request like `future.cancel()`; returns False if it has already ended."""
         return future.cancel()
 
-    def models(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    def models(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """The models of the box that the caller may use; docs/protocol.md has their fields.
 
         Raises:
@@ -339,7 +347,7 @@ class Client:
         models: dict[str, Any] = self._ask("models", timeout_s)
         return models
 
-    def status(self, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
+    def status(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """The state of the box: targets, queues, outcome counts; docs/protocol.md has its fields.
 
         Raises:
@@ -349,7 +357,7 @@ class Client:
         status: dict[str, Any] = self._ask("status", timeout_s)
         return status
 
-    def statistics(self, timeout_s: float = ANSWER_TIMEOUT_S) -> list[dict[str, Any]]:
+    def statistics(self, timeout_s: float = ANSWER_S) -> list[dict[str, Any]]:
         """How the requests for each variant ended since the box started; docs/protocol.md.
 
         Raises:
