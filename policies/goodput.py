@@ -118,11 +118,11 @@ class Everywhere:
         self._coming = Coming(self._outlook, self.admission)
         self._displacement = Displacement(self._outlook, self.admission, self._coming)
         self._scarcity = Scarcity(self.admission)
-        self._patience = Patience(self._outlook, self._coming)
         self._hindsight = Hindsight(self._outlook, self.admission, self._coming)
         meanwhile = Meanwhile(
             self._outlook, self.admission, self._coming, self._scarcity, self._hindsight
         )
+        self._patience = Patience(self._outlook, self._coming, meanwhile)
         self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
 
     def decide(self, view: View) -> Iterator[Decision]:

@@ -112,6 +112,23 @@ class Meanwhile:
         Args:
             found: The batches that could go next on one target; at least one.
         """
+        return self._lost(found, inf)
+
+    def lost_to_cheaper(self, batch: Candidate) -> float:
+        """The part of the loss behind a batch that is saved if it waits.
+
+        That is the loss of arrivals that cost less per weight than its requests, or are more
+        important. Behind any others, once they are served instead, as much is lost.
+
+        Args:
+            batch: One of the batches that could go next on a target.
+        """
+        pace = self._admission.pace(batch.queue.kind)
+        step = min([pace.step(request.weight) for request in batch.batch])
+        return self._lost([batch], step)[0]
+
+    def _lost(self, found: Sequence[Candidate], step: float) -> list[float]:
+        """Like `lost`; of arrivals as important as a batch, those below a step of the cost."""
         coming = self._coming
         if max([each.latency_ns for each in found]) <= coming.least_slack_ns:
             return [0.0] * len(found)
@@ -131,7 +148,7 @@ class Meanwhile:
             lost = 0.0
             link_ns = STRETCH * len(candidate.batch) * candidate.bid.item_ns
             for alike, own_ns, beside_ns, until_ns, anyway, part, quiet_ns, _ in groups:
-                if alike.priority <= candidate.priority:
+                if (alike.priority, alike.step) < (candidate.priority, step):
                     end_ns = min(candidate.latency_ns + own_ns, beside_ns + link_ns, until_ns)
                     end_ns -= quiet_ns
                     if end_ns > own_ns:

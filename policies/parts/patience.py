@@ -1,8 +1,11 @@
 """Whether a target waits that could serve: for a fuller batch, urgent requests, or another target.
 
 It is better to wait if the loss behind every batch that could go now (`parts.meanwhile`) exceeds
-its worth. If two of the largest batches or more are queued, capacity is short and waiting gains
-nothing. Then the loss must exceed the worth by `FAR_MORE` times the batch's weight.
+its worth. Only what a wait saves counts: the loss of arrivals that are more important, or cost less
+per weight. Behind others, served in its place, as much would be lost: where a model's deadlines are
+short and much is asked for, its target would wait for ever. If two of the largest batches or more
+are queued, capacity is short and waiting gains nothing. Then the loss must exceed the worth by
+`FAR_MORE` times the batch's weight.
 
 Callers that wait for their answers before they ask again send nothing while a target waits. So
 arrivals during waits are counted, and the loss counts in the proportion in which the expected ones
@@ -20,6 +23,7 @@ from collections.abc import Sequence
 from math import fsum, sqrt
 
 from policies.parts.coming import Coming
+from policies.parts.meanwhile import Meanwhile
 from policies.parts.outlook import Outlook
 from policies.parts.serving import Candidate
 
@@ -43,12 +47,14 @@ class Patience:
     Args:
         outlook: What the targets could do.
         coming: The recent arrivals.
+        meanwhile: Gives the loss behind a batch.
     """
 
-    def __init__(self, outlook: Outlook, coming: Coming) -> None:
+    def __init__(self, outlook: Outlook, coming: Coming, meanwhile: Meanwhile) -> None:
         """Starts before any wait."""
         self._outlook = outlook
         self._coming = coming
+        self._meanwhile = meanwhile
         self._expected = self._came = self._admitted = 0.0
         self._since_ns = -1
         self._has_waited = False
@@ -87,14 +93,17 @@ class Patience:
         """
         if worth > 0.0:
             return False
-        net = worth * best.lane_ns
+        saved = self._meanwhile.lost_to_cheaper(best)
+        net = worth * best.lane_ns + lost - saved
+        if net > 0.0:
+            return False
         if net > -FAR_MORE * fsum([request.weight for request in best.batch]):
             largest = max([len(each.batch) for each in found if each.queue is best.queue])
             if len(best.queue) >= 2 * largest:
                 return False
         if self._expected:
             part = min(1.0, self._part(self._came))
-            if net + (1.0 - part) * lost > 0.0 or self._part(self._admitted) < LEAST:
+            if net + (1.0 - part) * saved > 0.0 or self._part(self._admitted) < LEAST:
                 return False
         self._since_ns = self._outlook.view.now_ns
         return True
