@@ -22,7 +22,8 @@ Rule, in seven parts:
 * Costs. A target is costly if it is paid by the request or the second, or if inputs may be made
   smaller for its slow link. It gets only requests that the free targets would not finish in time,
   simulated ahead in (priority, deadline) order, or whose deadline would keep a free target's next
-  batch small though more wait for it; a request that a free target will finish waits for it. If a
+  batch small though more wait for it; a request that a free target will finish waits for it, unless
+  that would make others late that cost more (`parts.trading`). If a
   request is refused, dropped or left late that free targets could have finished with nothing else
   to do, costs are ignored for a second. Energy never counts as a cost: a device that draws power is
   used like any other. (`cheapest` weighs energy as well.)
@@ -59,6 +60,7 @@ from policies.parts.patience import Patience
 from policies.parts.scarcity import Scarcity
 from policies.parts.serving import candidates, fill, order, some_open
 from policies.parts.surer import surer_elsewhere
+from policies.parts.trading import Trading
 from policies.parts.worth import Worth
 from scheduler.core.compiling import mypyc_attr
 from scheduler.core.policy import Decision, Drop, Place, View, Wake
@@ -122,6 +124,7 @@ class Everywhere:
         meanwhile = Meanwhile(
             self._outlook, self.admission, self._coming, self._scarcity, self._hindsight
         )
+        self._trading = Trading(self._outlook, self.admission, self._coming)
         self._patience = Patience(self._outlook, self._coming, meanwhile)
         self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
 
@@ -239,6 +242,11 @@ class Everywhere:
         best, worth, lost = self._worth.most(found)
         if self._patience.waits(best, worth, lost, found):
             return Wake(best.done_ns, "it would make expected arrivals late that are worth more")
+        if self._outlook.some_dear and not _is_dear(target) and self._is_thrifty():
+            bought = self._trading.bought(best)
+            if bought is not None:
+                self._served(bought)
+                return bought
         wait = self._gathering.wait(best)
         if wait is not None:
             return wait

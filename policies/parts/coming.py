@@ -136,6 +136,15 @@ class Alike:
         count = bisect_right(slack_ns, length_ns)
         return length_ns * worth[count] - slack_worth[count]
 
+    def behind(self, length_ns: float) -> float:
+        """How many are late behind a run of a length, multiplied by the time they arrived in."""
+        slack_ns, _, _ = self._added_up()
+        return fsum([length_ns - each for each in slack_ns if each < length_ns])
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._came)
+
     def patient(self) -> tuple[int, float]:
         """How long the most patient of them could have waited, and their mean worth."""
         slack_ns, worth, _ = self._added_up()
