@@ -297,6 +297,10 @@ class LatencyCurve:
         """Like `predict` for a single item, but without a margin and outside calibration."""
         return self._windows[0].quantile(1 - quantile)
 
+    def least_ns(self, batch: int) -> int:
+        """The shortest time in which such a batch was ever measured, before any ran."""
+        return min(self._profile(self.batch_sizes[bisect_left(self.batch_sizes, batch)]))
+
     def spread_ns(self, batch: int) -> int:
         """How much longer the slowest of twenty such batches takes than the median."""
         window = self._windows[bisect_left(self.batch_sizes, batch)]

@@ -17,6 +17,10 @@ SURE = 4
 Otherwise the choice would mostly be made far too early: more urgent requests may arrive, the batch
 may fill up, or another target may be free first. That is worth more than the lead saved."""
 
+QUICKER = 2
+"""How many times faster than measured a far target may seem. When a link is faster than it usually
+is, a batch is back before it would have arrived, which says nothing about the target."""
+
 
 @dataclass(slots=True)
 class Run:
@@ -171,8 +175,10 @@ class TargetState:
         if curve.offer is run.offer or curve.offer == run.offer:
             started_ns = self._started_ns(run) if run.started_ns is None else run.started_ns
             together = min(max(run.together, len(self.runs)), self.spec.width)
-            took_ns = max(1, now_ns - started_ns)
-            curve.observe(len(run.request_ids), took_ns, now_ns, together)
+            size, took_ns = len(run.request_ids), max(1, now_ns - started_ns)
+            if any(self.spec.transfer_ns):
+                took_ns = max(took_ns, curve.least_ns(size) // QUICKER)
+            curve.observe(size, took_ns, now_ns, together)
             self._await_stale(curve)
 
     def calibration(self) -> list[Calibration]:

@@ -246,6 +246,20 @@ def test_the_way_there_is_no_part_of_what_is_learned():
     assert far.curve(FIVE).predict(1, 0.99) == 6 * MS
 
 
+def test_a_link_that_was_faster_than_usual_makes_no_target_endlessly_fast():
+    """A batch is back before it would have arrived, and would seem to have taken no time."""
+    far = TargetState(replace(target("t", FIVE), transfer_ns=(20 * MS, 0.0)))
+    far.add_offers(far.spec.offers)
+    for number in range(100):
+        away = replace(run(number, 100 * number), transfer_ns=20 * MS)
+        far.begin(away)
+        far.observe(away, (100 * number + 15) * MS)
+        far.end(away, (100 * number + 15) * MS, started=True)
+    ladder = far.curve(FIVE).ladder(0.5)
+    assert ladder.latency_ns[0] == 5 * MS // 2
+    assert ladder.rate[0] == 2 / (5 * MS)
+
+
 def test_it_says_how_well_its_predictions_were_kept():
     own = state(FIVE)
     own.curve(FIVE).ladder(0.5)

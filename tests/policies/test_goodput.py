@@ -189,3 +189,32 @@ def test_what_is_sent_far_takes_up_the_way_there_as_well(
 ) -> None:
     """Counted by their execution alone, these had 86, 83 and 66 % in time."""
     assert on_time(written(tmp_path, scenario), seeds=(1, 2, 3)) > least
+
+
+CHANGING_LINK = """
+about: A CPU, and a cloud behind a link that is eight times as fast at some times as at others.
+fleet:
+  models:
+    - {name: detect, base_ms: 1, per_item_ms: 24, jitter: 0.08, batches: [1, 2]}
+    - {name: describe, base_ms: 20, per_item_ms: 100, jitter: 0.08, batches: [1, 2]}
+  boxes:
+    - {devices: [{id: "cpu:0"}]}
+    - name: cloud
+      link: {rtt_ms: 40, capacity: FOLDER/link.txt, format: mbps, interval_s: 3}
+      devices: [{id: pool, time_scale: 0.2, width: 4, slots: 8}]
+workload:
+  process: poisson
+  rate_per_s: 60
+  requests: 3000
+  mix:
+    - {model: detect, share: 4, deadline_ms: 100, size_bytes: 60000}
+    - {model: describe, share: 1, deadline_ms: 800, size_bytes: 180000}
+"""
+
+
+@pytest.mark.no_cover
+def test_a_cloud_is_not_endlessly_fast_when_its_link_is_faster_than_usual(tmp_path: Path) -> None:
+    """It seemed to cost nothing to describe, so all that is detected was refused as too dear."""
+    (tmp_path / "link.txt").write_text("5\n5\n40\n5\n40\n")
+    experiment = written(tmp_path, CHANGING_LINK.replace("FOLDER", str(tmp_path)))
+    assert on_time(experiment, "goodput") > on_time(experiment, "edf")
