@@ -11,7 +11,7 @@ from policies import DEFAULT, POLICIES
 from replay.laws import LawBroken, MakePolicy, Watch, demand
 from replay.simulator import Arrival, ServiceTime, Simulator
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import INTERRUPTIONS, InvariantError, words_of
+from scheduler.core.errors import INTERRUPTIONS, InvariantError, view_changed, words_of
 from scheduler.core.events import (
     BatchDone,
     BatchFailed,
@@ -276,7 +276,7 @@ def conformance(make: MakePolicy) -> Iterator[Verdict]:
         except INTERRUPTIONS:
             raise
         except InvariantError as error:
-            problem = f"{words_of(error)}; did the policy change the view, which is read-only?"
+            problem = view_changed(error)
         except BaseException as error:
             problem = words_of(error)
         lawful &= problem is None

@@ -18,7 +18,7 @@ from replay.watching import CalibrationTally, Timeline, row_of
 from replay.witness import noted
 from replay.workloads import Clients
 from scheduler.core.commands import Dispatch
-from scheduler.core.errors import PolicyFailed, place_of, words_of
+from scheduler.core.errors import PolicyFailed, meddled, place_of
 from scheduler.core.limits import Limits
 from scheduler.core.policy import Policy
 from scheduler.core.requests import RequestClass
@@ -305,11 +305,8 @@ def _blamed(simulator: Simulator, who: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        try:
-            simulator.scheduler.validate()
-        except Exception:
-            told = str(error) if isinstance(error, PolicyFailed) else words_of(error)
-            told += "; did the policy change the view, which is read-only?"
+        told = meddled(error, simulator.scheduler.validate)
+        if told is not None:
             raise PolicyFault(f"{who} failed: {told}") from error
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FrameType
 
 from scheduler.core.commands import Command
@@ -90,3 +91,23 @@ class PolicyFailed(Exception):
         """Keeps the commands of the event that was being handled."""
         super().__init__(message)
         self.commands = commands
+
+
+def view_changed(fault: BaseException) -> str:
+    """What is said of a fault that a policy may have caused by changing its view, the state."""
+    told = str(fault) if isinstance(fault, PolicyFailed) else words_of(fault)
+    return f"{told}; did the policy change the view, which is read-only?"
+
+
+def meddled(fault: Exception, validate: Callable[[], None]) -> str | None:
+    """What is said of a fault of the core or of its policy if the state contradicts itself.
+
+    Args:
+        fault: The fault.
+        validate: `Scheduler.validate`, which may fail in other ways as well if the state is broken.
+    """
+    try:
+        validate()
+    except Exception:
+        return view_changed(fault)
+    return None

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from scheduler.core.commands import CancelRun, Command, Dispatch, Finish, WakeAt
-from scheduler.core.errors import PolicyFailed, words_of
+from scheduler.core.errors import PolicyFailed, meddled
 from scheduler.core.events import (
     BY_CALLER,
     BatchDone,
@@ -367,12 +367,12 @@ class Driver:
             failure = str(failed)
             log.error("policy failed", policy=self.policy.name, error=failure)
             commands = failed.commands
-            self._judge(failure)
+            self._judge(failed)
             if self.policy != FALLBACK:
                 why = f"{self.policy.name}: {failure}"
                 self._loop.call_soon(self._fall_back, self.policy, why)
         except Exception as error:
-            self._judge(words_of(error))
+            self._judge(error)
             raise
         try:
             for command in commands:
@@ -387,18 +387,16 @@ class Driver:
             if self._journal is not None:
                 self._journal.note(self.core.now_ns, event, commands, self.policy, failure)
 
-    def _judge(self, failure: str) -> None:
+    def _judge(self, fault: Exception) -> None:
         """Gives the state up if the policy has changed it behind the core's back.
 
         Args:
-            failure: What the policy or the core has raised.
+            fault: What the policy or the core has raised.
         """
         if self.policy == FALLBACK:
             return
-        try:
-            self.core.validate()
-        except Exception:
-            told = f"{failure}; did the policy change the view, which is read-only?"
+        told = meddled(fault, self.core.validate)
+        if told is not None:
             why = f"{self.policy.name}: {told}"
             log.error("the scheduler ends, to start anew without its policy", why=why)
             self.on_broken(why)
