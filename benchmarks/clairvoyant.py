@@ -7,7 +7,7 @@ deterministic: the only sample of each offer.
 from __future__ import annotations
 
 import random
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
@@ -29,7 +29,7 @@ class Batch:
     """One batch of a schedule; all its riders are in time.
 
     Attributes:
-        riders: Its requests; only as many as the largest measured size that they fill count.
+        riders: Its requests; they take as long as the next measured size.
         begin_ns: When it starts.
         end_ns: When it is done.
     """
@@ -159,7 +159,7 @@ class Annealing:
         sequence = self._devices[device]
         self._changes.append(_Change(device, first, sequence[first:]))
         free_ns = sequence[first - 1].end_ns if first else _LONG_AGO
-        gained = -sum(self._count(device, batch) for batch in sequence[first : first + count])
+        gained = -sum(len(batch.riders) for batch in sequence[first : first + count])
         after: list[Batch] = []
         for riders in fresh:
             free_ns, more = self._begin(device, riders, free_ns, after)
@@ -170,7 +170,7 @@ class Annealing:
             if max(free_ns, self._ready_ns(batch.riders)) == batch.begin_ns:
                 break
             free_ns, more = self._begin(device, batch.riders, free_ns, after)
-            gained += more - self._count(device, batch)
+            gained += more - len(batch.riders)
             follows += 1
         sequence[first:follows] = after
         return gained
@@ -179,15 +179,18 @@ class Annealing:
         self, device: int, riders: tuple[int, ...], free_ns: int, after: list[Batch]
     ) -> tuple[int, int]:
         """Start a batch without riders that would be late; return its end and how many count."""
+        if not riders:
+            return free_ns, 0
+        sizes, times_ns = self._ladders[device][self._model[riders[0]]]
+        self._ejected += riders[sizes[-1] :]
+        riders = riders[: sizes[-1]]
         while riders:
-            sizes, times_ns = self._ladders[device][self._model[riders[0]]]
             begin_ns = max(free_ns, self._ready_ns(riders))
-            rung = bisect_right(sizes, len(riders)) - 1
-            end_ns = begin_ns + times_ns[rung]
+            end_ns = begin_ns + times_ns[bisect_left(sizes, len(riders))]
             late = [rider for rider in riders if self._due_ns[rider] < end_ns]
             if not late:
                 after.append(Batch(riders, begin_ns, end_ns))
-                return end_ns, sizes[rung]
+                return end_ns, len(riders)
             out = late[-1]
             if len(riders) > 1 and self._chance.random() < 0.3:
                 out = max(riders, key=self._come_ns.__getitem__)
@@ -197,10 +200,6 @@ class Annealing:
 
     def _ready_ns(self, riders: tuple[int, ...]) -> int:
         return max([self._come_ns[rider] for rider in riders])
-
-    def _count(self, device: int, batch: Batch) -> int:
-        sizes, _ = self._ladders[device][self._model[batch.riders[0]]]
-        return sizes[bisect_right(sizes, len(batch.riders)) - 1]
 
     def _settle(self, movers: Iterable[int]) -> None:
         """Update the requests that are not served, after an accepted move."""

@@ -89,7 +89,6 @@ def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
 
 
 def _now(batch: Planned) -> Place:
-    """A planned batch, cut down to a size that may be sent."""
-    size = max(size for size in batch.ladder.sizes if size <= len(batch.requests))
-    chosen = tuple(batch.requests[:size])
+    """A planned batch, or its first requests if fewer do more in the same time."""
+    chosen = tuple(batch.requests[: batch.ladder.largest(len(batch.requests))[1]])
     return Place(batch.bid.target_id, batch.offer, chosen, "the cheapest that is in time")

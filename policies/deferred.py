@@ -17,11 +17,12 @@ arXiv:2308.07470, 2023.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from policies.parts.outlook import Bid, Outlook
-from policies.parts.serving import Candidate
+from policies.parts.serving import Candidate, batches
 from scheduler.core.policy import Decision, Place, View, Wake
 from scheduler.core.queues import ClassQueue
 from scheduler.core.targets import TargetState
@@ -95,15 +96,15 @@ def _deferred(queue: ClassQueue, bid: Bid, start_ns: int) -> _Deferred | None:
     for (offer, ladder), curve in zip(bid.ladders(), bid.curves, strict=True):
         rates = curve.ladder(0.5).rate
         best: _Deferred | None = None
-        for rung, size in enumerate(ladder.sizes):
-            done_ns = start_ns + ladder.latency_ns[rung]
-            batch = queue.first(size, done_ns)
-            if len(batch) < size or (best and done_ns > best.candidate.deadline_ns):
+        for batch, latency_ns in batches(queue, bid, ladder, start_ns):
+            done_ns = start_ns + latency_ns
+            if best and done_ns > best.candidate.deadline_ns:
                 break
-            each = Candidate(queue, bid, offer, batch, ladder.latency_ns[rung], done_ns)
+            each = Candidate(queue, bid, offer, batch, latency_ns, done_ns)
             until_ns = 0
-            if rung + 1 < len(rates) and rates[-1] > rates[rung] * WORTHWHILE:
-                until_ns = each.deadline_ns - ladder.latency_ns[rung + 1]
+            larger = bisect_right(ladder.sizes, len(batch))
+            if larger < len(rates) and rates[-1] > rates[larger - 1] * WORTHWHILE:
+                until_ns = each.deadline_ns - ladder.latency_ns[larger]
             best = _Deferred(each, until_ns)
         if best is not None:
             return best

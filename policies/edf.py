@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from policies.parts.outlook import Outlook
-from policies.parts.serving import order, serve
+from policies.parts.outlook import Bid, Outlook
+from policies.parts.serving import batches, order, serve
 from scheduler.core.latency import Ladder
 from scheduler.core.offers import Offer
 from scheduler.core.policy import Decision, Place, View
@@ -40,31 +40,29 @@ class Edf:
         return serve(self._outlook, view, self._most_urgent)
 
     def _most_urgent(self, target: TargetState) -> Place | None:
-        best: tuple[tuple[int, int, int], ClassQueue, Offer, Ladder] | None = None
+        best: tuple[tuple[int, int, int], ClassQueue, Bid, Offer, Ladder] | None = None
         start_ns = self._outlook.starts_ns[target.spec.id]
         for queue, bid in self._outlook.waiting(target):
             for offer, ladder in bid.ladders():
                 if found := queue.first(1, start_ns + ladder.latency_ns[0]):
                     urgency = order(found[0])
                     if best is None or urgency < best[0]:
-                        best = urgency, queue, offer, ladder
+                        best = urgency, queue, bid, offer, ladder
                     break
         if best is None:
             return None
-        (_, deadline_ns, _), queue, offer, ladder = best
-        batch = _largest_in_time(queue, ladder, start_ns, deadline_ns)
+        (_, deadline_ns, _), queue, bid, offer, ladder = best
+        batch = _largest_in_time(queue, bid, ladder, start_ns, deadline_ns)
         return Place(target.spec.id, offer, tuple(batch), "earliest deadline first")
 
 
 def _largest_in_time(
-    queue: ClassQueue, ladder: Ladder, start_ns: int, deadline_ns: int
+    queue: ClassQueue, bid: Bid, ladder: Ladder, start_ns: int, deadline_ns: int
 ) -> list[Request]:
     """The largest batch that is done by a deadline; a batch of one is known to be."""
     chosen: list[Request] = []
-    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
-        if size > len(queue) or start_ns + latency_ns > deadline_ns:
+    for batch, latency_ns in batches(queue, bid, ladder, start_ns):
+        if start_ns + latency_ns > deadline_ns:
             break
-        batch = queue.first(size, start_ns + latency_ns)
-        if len(batch) == size:
-            chosen = batch
+        chosen = batch
     return chosen

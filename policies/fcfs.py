@@ -1,17 +1,18 @@
 """`fcfs`: first come, first served, like common inference servers; a baseline.
 
 Rule: an open target takes the class of the request that has waited longest, in the largest batch
-that its queue fills, in order of arrival. Deadlines do not affect the order, and there is no
-admission test. As the laws require, a request that is predicted to miss is dropped rather than run,
-unless its caller accepts late results (as callers of common servers must).
+that pays for its queue (`Ladder.pays`), in order of arrival. Deadlines do not affect the order, and
+there is no admission test. As the laws require, a request that is predicted to miss is dropped
+rather than run, unless its caller accepts late results (as callers of common servers must).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import islice
 
-from policies.parts.outlook import Outlook
+from policies.parts.outlook import Bid, Outlook
 from scheduler.core.latency import Ladder
 from scheduler.core.policy import Decision, Place, View
 from scheduler.core.queues import ClassQueue
@@ -50,18 +51,18 @@ class Fcfs:
         waiting = self._outlook.waiting(target)
         for queue, bid in sorted(waiting, key=lambda found: next(found[0].by_age()).id):
             for offer, ladder in bid.ladders():
-                if batch := _largest(queue, ladder, start_ns):
+                if batch := _largest(queue, bid, ladder, start_ns):
                     return Place(target.spec.id, offer, batch, "first come, first served")
         return None
 
 
-def _largest(queue: ClassQueue, ladder: Ladder, start_ns: int) -> tuple[Request, ...]:
+def _largest(queue: ClassQueue, bid: Bid, ladder: Ladder, start_ns: int) -> tuple[Request, ...]:
     """The largest batch of the oldest requests that are in time or may be late."""
-    for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
-        if size <= len(queue):
-            done_ns = start_ns + latency_ns
-            welcome = (r for r in queue.by_age() if r.accept_late or r.deadline_ns >= done_ns)
-            batch = tuple(islice(welcome, size))
-            if len(batch) == size:
-                return batch
+    room = bisect_left(ladder.sizes, len(queue))
+    for at in range(min(room, len(ladder.sizes) - 1), -1, -1):
+        done_ns = start_ns + ladder.latency_ns[at]
+        welcome = (r for r in queue.by_age() if r.accept_late or r.deadline_ns >= done_ns)
+        batch = tuple(islice(welcome, ladder.sizes[at]))
+        if bid.pays(ladder, at, len(batch)):
+            return batch
     return ()

@@ -16,7 +16,7 @@ SOSP 2019, section 4.3 (early drop).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from policies.parts.outlook import Outlook
@@ -89,7 +89,7 @@ class Window:
                 for rung in range(self._planned(queue, ladder), -1, -1):
                     done_ns = start_ns + ladder.latency_ns[rung]
                     batch = queue.first(ladder.sizes[rung], done_ns)
-                    if len(batch) == ladder.sizes[rung]:
+                    if bid.pays(ladder, rung, len(batch)):
                         reason = f"the first window of {len(batch)} that is in time"
                         place = Place(target.spec.id, offer, tuple(batch), reason)
                         last = order(batch[-1])
@@ -98,11 +98,10 @@ class Window:
         return None
 
     def _planned(self, queue: ClassQueue, ladder: Ladder) -> int:
-        """The index of the planned batch size, or of the largest that the queue fills."""
+        """The index of the planned batch size, or of a smaller one that has room for the queue."""
         budget_ns = self._budgets_ns.get(queue.kind, 0.0)
         planned = bisect_right(ladder.latency_ns, budget_ns * self.batch_share)
-        filled = bisect_right(ladder.sizes, len(queue))
-        return max(0, min(planned, filled) - 1)
+        return max(0, min(planned - 1, bisect_left(ladder.sizes, len(queue))))
 
     def _passed(self, passed: list[Request], target: TargetState) -> Iterator[Drop]:
         outlook = self._outlook

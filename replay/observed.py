@@ -49,7 +49,7 @@ Sizes = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
 """As in `Truth`."""
 
 Rung = tuple[str, str, int]
-"""A model, its variant, and a batch size."""
+"""A model, its variant, and a measured batch size."""
 
 
 @dataclass(slots=True)
@@ -83,6 +83,14 @@ class _Watch:
     running: dict[int, Seen] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     way_free_ns: int = 0
+
+    def rung(self, batch: Dispatch) -> Rung:
+        """The rung that a batch counts as."""
+        count = len(batch.request_ids)
+        for offer in self.spec.offers:
+            if (offer.model, offer.variant) == (batch.model, batch.variant):
+                count = offer.size_for(count)
+        return batch.model, batch.variant, count
 
     def lands_ns(self, sent_ns: int, carry_ns: int) -> int:
         """When a batch arrives whose bytes take `carry_ns` on the link, after earlier batches."""
@@ -155,7 +163,7 @@ class Observation:
                 watch = self._places[step.run_id] = self._watches[step.target_id]
                 known = [self._requests[i] for i in step.request_ids if i in self._requests]
                 size_bytes = sum(request.size_bytes for request in known)
-                rung = (step.model, step.variant, len(step.request_ids))
+                rung = watch.rung(step)
                 form = watch.spec.form_named(step.model, step.form)
                 lands_ns = watch.lands_ns(at_ns, watch.spec.carry_ns(size_bytes, form))
                 shapes = known[0].kind.shapes if known else ()

@@ -1,9 +1,16 @@
-"""Run lists of items on a session: stack them, run the batch, split its outputs."""
+"""Run lists of items on a session: stack them, run the batch, split its outputs.
+
+Only batch sizes that were measured run. A number of items between two of them is filled up to the
+larger with copies of the last item, whose outputs are thrown away. The first batch of a size that
+never ran takes libraries two to ten times as long as later ones, and a GPU's may choose other
+kernels for it, so its time could not be promised.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 
 from workers.runtimes.base import Retaining, RunError, Serving, Session, spell
 from workers.stacking import stack_items
@@ -24,19 +31,21 @@ class ItemRunner:
         self._serving = session if isinstance(session, Serving) else None
         self._batched = batched
 
-    def run(self, items: Sequence[Item]) -> list[Item | Exception]:
+    def run(self, items: Sequence[Item], size: int) -> list[Item | Exception]:
         """Run items together; if the batch fails, run each alone so that only bad items fail.
 
         Args:
             items: Tensors by name, without a batch dimension.
+            size: How many items a batch of them runs as; not below their number.
 
         Returns:
             The outputs of each item, without a batch dimension, or a `RunError`. Outputs of one
             batch share memory, which no later run writes to.
         """
         if self._batched and len(items) > 1:
+            filling = repeat(items[-1], size - len(items))
             try:
-                return list(self._run_batch(items, self._serve()))
+                return list(self._run_batch([*items, *filling], self._serve())[: len(items)])
             except Exception:  # run alone below, each bad item reports its own error
                 pass
         return [self._run_alone(item) for item in items]

@@ -338,7 +338,7 @@ class DeviceHost:
                 return [RunError(str(error)) for _ in items]  # see `ItemRunner`
             try:
                 with self._served.running(key, len(items)):
-                    return runner.run(items)
+                    return runner.run(items, self._served.size_for(key, len(items)))
             finally:
                 self._again.served()
 

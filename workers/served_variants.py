@@ -81,6 +81,10 @@ class ServedVariants:
         """A block in which so many items of a variant run; see `StuckWatch.running`."""
         return self._stuck.running(key, count, self._served[key].offer.latency_ns)
 
+    def size_for(self, key: Key, count: int) -> int:
+        """How many items a batch of so many runs as; see `Offer.size_for`."""
+        return self._served[key].offer.size_for(count)
+
     def offer(self, key: Key) -> Offer:
         """A variant's offer; while it is out of memory, each latency includes its loading time."""
         choice, offer = self._served[key]

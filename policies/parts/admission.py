@@ -14,7 +14,7 @@ multiplied by the learned factor.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import fsum, inf
@@ -292,7 +292,7 @@ class Admission:
             self.caution.idled(count)
 
     def _missed(self, place: Place) -> int:
-        """How many refused requests would have filled the batch up to the next size."""
+        """How many refused requests would have made the batch larger, with more throughput."""
         kind = place.requests[0].kind
         refused = self._refused.get(kind)
         if not refused:
@@ -300,19 +300,22 @@ class Admission:
         _drop_due(refused, self._outlook.view.now_ns)
         bid = next(b for b in self._outlook.bids(kind) if b.target_id == place.target_id)
         ladder = bid.target.curve(place.offer, kind).ladder(bid.quantile)
-        rung = bisect_right(ladder.sizes, len(place.requests))
-        if rung == len(ladder.sizes) or ladder.rate[rung] < WORTHWHILE * ladder.rate[rung - 1]:
+        sizes, count = ladder.sizes, len(place.requests)
+        larger = bisect_right(sizes, count)
+        if larger == len(sizes):
             return 0
-        done_ns = self._outlook.starts_ns[place.target_id] + ladder.latency_ns[rung]
+        larger_ns = ladder.latency_ns[larger]
+        done_ns = self._outlook.starts_ns[place.target_id] + larger_ns
         if done_ns > min([request.deadline_ns for request in place.requests]):
             return 0
-        missing = ladder.sizes[rung] - len(place.requests)
         fitting = [deadline_ns for deadline_ns in refused if deadline_ns >= done_ns]
-        if len(fitting) < missing:
+        fitting = fitting[: sizes[larger] - count]
+        rate = count / ladder.latency_ns[bisect_left(sizes, count)]
+        if count + len(fitting) < WORTHWHILE * rate * larger_ns:
             return 0
-        for deadline_ns in fitting[:missing]:
+        for deadline_ns in fitting:
             refused.remove(deadline_ns)
-        return missing
+        return len(fitting)
 
     def _remember(self, refused: Request) -> None:
         remembered = self._refused.get(refused.kind)

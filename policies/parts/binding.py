@@ -138,10 +138,11 @@ class Binding:
         start_ns = self.outlook.starts_ns[target.spec.id]
         late: Request | None = None
         for head in given.requests:
-            for offer, ladder in self._bid(head, target).ladders():
+            bid = self._bid(head, target)
+            for offer, ladder in bid.ladders():
                 if start_ns + ladder.latency_ns[0] <= head.deadline_ns:
                     alike = [r for r in given.requests if r.kind == head.kind]
-                    batch = _largest(head, alike, ladder, start_ns)
+                    batch = _largest(head, alike, bid, ladder, start_ns)
                     return Place(target.spec.id, offer, tuple(batch), self._reason)
             late = late or (head if head.accept_late else None)
         if late is None:
@@ -168,14 +169,17 @@ class Binding:
             yield Wake(min(waits_ns), "what is queued is assigned to busy targets")
 
 
-def _largest(head: Request, alike: list[Request], ladder: Ladder, start_ns: int) -> list[Request]:
+def _largest(
+    head: Request, alike: list[Request], bid: Bid, ladder: Ladder, start_ns: int
+) -> list[Request]:
     """The largest batch that includes `head` and keeps it in time."""
     chosen = [head]
-    for size, latency_ns in zip(ladder.sizes, ladder.latency_ns, strict=True):
+    for at, latency_ns in enumerate(ladder.latency_ns):
         done_ns = start_ns + latency_ns
-        if size > len(alike) or done_ns > head.deadline_ns:
+        if done_ns > head.deadline_ns:
             break
-        batch = [head, *[r for r in alike if r is not head and r.deadline_ns >= done_ns]][:size]
-        if len(batch) == size:
+        others = [r for r in alike if r is not head and r.deadline_ns >= done_ns]
+        batch = [head, *others][: ladder.sizes[at]]
+        if bid.pays(ladder, at, len(batch)):
             chosen = batch
     return chosen

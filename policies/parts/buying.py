@@ -90,7 +90,7 @@ def _batch(
 ) -> Place | None:
     start_ns = outlook.starts_ns[bid.target_id]
     for place, (offer, ladder) in enumerate(bid.ladders()):
-        for batch in in_time(alike, ladder, start_ns):
+        for batch in in_time(alike, bid, ladder, start_ns):
             if affords(batch_price(bid, place, len(batch))):
                 return Place(bid.target_id, offer, tuple(batch), reason)
     return None

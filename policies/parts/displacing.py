@@ -30,7 +30,6 @@ Philosophical Society 57(4), 1961.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from math import fsum, inf
 from operator import itemgetter
 
@@ -102,7 +101,7 @@ class Displacement:
     def _least_lost(self, others: list[Alike], bid: Bid, slack_ns: int) -> tuple[float, int]:
         """The least loss per request behind a run of its class on a target, and the run's length.
 
-        It counts the variant and the batch with the least loss, of those that are filled by what is
+        It counts the variant and the batch with the least loss, of those that pay for what is
         queued and what comes while the request can wait.
 
         Args:
@@ -115,9 +114,9 @@ class Displacement:
         least = inf, 0
         for curve in bid.curves:
             ladder = curve.ladder(0.5)
-            for at in range(bisect_right(ladder.sizes, waiting)):
+            for at in range(ladder.largest(waiting)[0] + 1):
                 length_ns = ladder.latency_ns[at]
-                lost = self._lost(others, bid, length_ns) / ladder.sizes[at]
+                lost = self._lost(others, bid, length_ns) / min(ladder.sizes[at], waiting)
                 if lost < least[0]:
                     least = lost, length_ns
         return least

@@ -68,6 +68,19 @@ class Bid:
         """
         return self.target.spec.lane_ns(latency_ns, size * self.item_ns)
 
+    def takes_ns(self, ladder: Ladder, at: int, count: int) -> int:
+        """How long so many requests take in a batch of a size of one of `ladders`."""
+        return ladder.latency_ns[at] - (ladder.sizes[at] - count) * self.item_ns
+
+    def pays(self, ladder: Ladder, at: int, count: int) -> bool:
+        """Like `Ladder.pays`, for one of `ladders`: on the way, time is taken up as well."""
+        if not self.way_ns() or count == ladder.sizes[at]:
+            return ladder.pays(at, count)
+        if not at or count <= ladder.sizes[at - 1]:
+            return False
+        lane_ns = self.lane_ns(count, self.takes_ns(ladder, at, count))
+        return count > self.rate(ladder, at - 1) * lane_ns
+
     def rate(self, ladder: Ladder, at: int) -> float:
         """The highest throughput of a lane, with one of `ladders` up to a place in its sizes."""
         if not self.way_ns():

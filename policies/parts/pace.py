@@ -6,6 +6,7 @@ from bisect import bisect_right
 from math import frexp, fsum
 
 from policies.parts.outlook import Bid, Outlook
+from scheduler.core.latency import Ladder
 from scheduler.core.sizes import STEPS
 
 
@@ -54,7 +55,7 @@ class Pace:
         return self._version == self._versions()
 
     def share_ns(self, count: int) -> float:
-        """Like `cost_ns`, but with the largest batches that a backlog of `count` fills."""
+        """Like `cost_ns`, but with the largest batches that pay for a backlog of `count`."""
         if count > self.full:
             count = self.full
         share = self._shares_ns.get(count)
@@ -62,7 +63,7 @@ class Pace:
             rate = 0.0
             for bid in self.bids:
                 ladders = [curve.ladder(0.5) for curve in bid.curves]
-                best = max([m.rate[bisect_right(m.sizes, count) - 1] for m in ladders])
+                best = max([_rate(ladder, count) for ladder in ladders])
                 rate += bid.target.spec.width * best
             share = self._shares_ns[count] = 1 / rate if rate else 0.0
         return share
@@ -113,6 +114,15 @@ class Pace:
             start_ns = starts_ns[at]
             done_ns.append((start_ns if start_ns > ready_ns else ready_ns) + one_ns)
         return done_ns
+
+
+def _rate(ladder: Ladder, count: int) -> float:
+    """The highest throughput with batches of at most `count` requests."""
+    at = bisect_right(ladder.sizes, count)
+    rate = ladder.rate[at - 1]
+    if at < len(ladder.sizes):
+        rate = max(rate, count / ladder.latency_ns[at])
+    return rate
 
 
 def caught_up_ns(starts_ns: list[int], work_ns: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
@@ -75,9 +75,9 @@ class Planned:
         None if that batch would not do more in the same time.
         """
         ladder, size = self.ladder, len(self.requests)
-        rung = bisect_right(ladder.sizes, waiting) - 1
+        rung, larger = ladder.largest(waiting)
         larger_ns = ladder.latency_ns[rung]
-        if (self.done_ns - self.start_ns) * ladder.sizes[rung] <= larger_ns * size:
+        if (self.done_ns - self.start_ns) * larger <= larger_ns * size:
             return []
         until_ns = self.start_ns + larger_ns
         return [request for request in self.requests if request.deadline_ns < until_ns]

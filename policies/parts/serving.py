@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 from policies.parts.outlook import Bid, Outlook
@@ -77,7 +78,7 @@ class Candidate:
         queue: The queue of its requests.
         bid: The target's bid for their class.
         offer: The variant.
-        batch: The first requests in order that would be in time; one of the batch sizes.
+        batch: The first requests in order that would be in time.
         latency_ns: How long it takes, at the promised quantile.
         done_ns: When it would be done.
     """
@@ -110,22 +111,52 @@ class Candidate:
 
 
 def candidates(outlook: Outlook, target: TargetState) -> Iterator[Candidate]:
-    """Every batch, over class, variant and size, that would be in time on a target now."""
+    """Every batch, over class, variant and size, that would be in time on a target now.
+
+    A size that the queue doesn't fill counts only if it pays (`Bid.pays`).
+    """
     start_ns = outlook.starts_ns[target.spec.id]
     for queue, bid in outlook.waiting(target):
         for offer, ladder in bid.ladders():
-            for at, size in enumerate(ladder.sizes):
-                latency_ns = ladder.latency_ns[at]
-                done_ns = start_ns + latency_ns
-                batch = queue.first(size, done_ns) if size <= len(queue) else []
-                if len(batch) < size:
-                    break
-                yield Candidate(queue, bid, offer, batch, latency_ns, done_ns)
+            for batch, latency_ns in batches(queue, bid, ladder, start_ns):
+                yield Candidate(queue, bid, offer, batch, latency_ns, start_ns + latency_ns)
 
 
-def in_time(alike: list[Request], ladder: Ladder, start_ns: int) -> Iterator[list[Request]]:
-    """The batches of the given requests of one class that are in time, the largest first."""
-    for size, latency_ns in zip(reversed(ladder.sizes), reversed(ladder.latency_ns), strict=True):
-        batch = [r for r in alike if r.deadline_ns >= start_ns + latency_ns][:size]
-        if len(batch) == size:
+def batches(
+    queue: ClassQueue, bid: Bid, ladder: Ladder, start_ns: int
+) -> Iterator[tuple[list[Request], int]]:
+    """The batches of the first requests in a queue that are in time, the smallest first.
+
+    Args:
+        queue: The queue.
+        bid: What the target offers to it.
+        ladder: One of its ladders.
+        start_ns: When a batch would start there.
+
+    Returns:
+        Each with how long it takes.
+    """
+    waiting = len(queue)
+    for at, size in enumerate(ladder.sizes):
+        if at and ladder.sizes[at - 1] >= waiting:
+            break
+        latency_ns = ladder.latency_ns[at]
+        batch = queue.first(size, start_ns + latency_ns)
+        count = len(batch)
+        if count < size:
+            if bid.pays(ladder, at, count):
+                yield batch, bid.takes_ns(ladder, at, count)
+            break
+        yield batch, latency_ns
+
+
+def in_time(
+    alike: list[Request], bid: Bid, ladder: Ladder, start_ns: int
+) -> Iterator[list[Request]]:
+    """Like `batches`, of given requests of one class; the largest first."""
+    room = bisect_left(ladder.sizes, len(alike))
+    for at in range(min(room, len(ladder.sizes) - 1), -1, -1):
+        done_ns = start_ns + ladder.latency_ns[at]
+        batch = [r for r in alike if r.deadline_ns >= done_ns][: ladder.sizes[at]]
+        if bid.pays(ladder, at, len(batch)):
             yield batch

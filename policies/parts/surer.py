@@ -7,6 +7,7 @@ more: the requests wait for it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from policies.parts.odds import CHOICES
@@ -49,6 +50,6 @@ def _done_ns(outlook: Outlook, bid: Bid, count: int) -> int:
     for curve in bid.curves:
         ladder = curve.ladder(_SURE)
         takes_ns.append(count * ladder.latency_ns[0])
-        if count in ladder.sizes:
-            takes_ns.append(ladder.latency_ns[ladder.sizes.index(count)])
+        if count <= ladder.sizes[-1]:
+            takes_ns.append(ladder.latency_ns[bisect_left(ladder.sizes, count)])
     return outlook.starts_ns[bid.target_id] + min(takes_ns) + count * bid.item_ns

@@ -48,7 +48,6 @@ def exact_bound(
     conditions: Mapping[str, Conditions] | None = None,
     times: ServiceTimes | None = None,
     weighted: bool = False,
-    padding: bool = False,
     starts: int = 6_000,
     time_limit_s: float = 60.0,
 ) -> ExactBound:
@@ -56,8 +55,8 @@ def exact_bound(
 
     A schedule consists of batches. Each runs on one target without interruption, one after the
     other there, and starts when all of its requests have arrived. Each request is in at most one
-    batch. A batch has exactly as many requests, of one class, as one of the measured sizes. A
-    request's worth counts if its batch is done by its deadline; a late one may fill a place.
+    batch. A batch takes the time of one of the measured sizes, and has at most as many requests, of
+    one class. A request's worth counts if its batch is done by its deadline.
 
     Why it is the optimum. Every schedule can be shifted to the left without any batch ending later:
     batch by batch in order of time, let each start when its last request has come (or its phase
@@ -88,9 +87,6 @@ def exact_bound(
         times: The true service times; None takes the measured samples of the offers. The least
             of several samples counts.
         weighted: Counts weight instead of requests.
-        padding: A batch may also hold fewer requests than its size, in the time of a full one.
-            The bound then also holds for policies that send copies of a request, which may fill
-            places.
         starts: The most (place, batch, start); if there are more, time is counted more coarsely.
         time_limit_s: How long the solver may take.
     """
@@ -105,7 +101,7 @@ def exact_bound(
         program = _begins(requests, fleet, grid_ns, starts)
     if not program.batches:
         return ExactBound(0.0, offered, True, grid_ns)
-    value, proved = _solve(program, worth, padding, time_limit_s)
+    value, proved = _solve(program, worth, time_limit_s)
     constant = all(
         option.least_ns == option.longest_ns
         for arrival in requests
@@ -127,14 +123,12 @@ class _Batch:
         kind: Its class.
         begin: When it starts.
         in_time: The requests that would be in time.
-        arrived: How many requests of the class have arrived by then.
     """
 
     option: Option
     kind: RequestClass
     begin: int
     in_time: tuple[int, ...]
-    arrived: int
 
     @property
     def end(self) -> int:
@@ -156,7 +150,6 @@ class _Batch:
 @dataclass(frozen=True, slots=True)
 class _Program:
     batches: list[_Batch]
-    members: dict[RequestClass, list[int]]
     parallel: list[int]
 
 
@@ -189,7 +182,7 @@ def _begins(requests: Sequence[Arrival], fleet: Fleet, grid_ns: int, limit: int)
             open_.update(batch.end for batch in useful if batch.end not in seen)
             if len(batches) > limit and grid_ns < max((r.budget_ns for r in requests), default=0):
                 return None
-    return _Program(batches, members, [place.parallel for place in fleet.places])
+    return _Program(batches, [place.parallel for place in fleet.places])
 
 
 class _Line:
@@ -227,10 +220,7 @@ class _Line:
             for index, release, by in zip(self._own, self._from, self._by, strict=True)
             if release <= begin and end <= by
         )
-        if not in_time:
-            return None
-        arrived = sum(release <= begin for release in self._from)
-        return _Batch(option, self.kind, begin, in_time, arrived)
+        return _Batch(option, self.kind, begin, in_time) if in_time else None
 
 
 class _Rows:
@@ -240,16 +230,14 @@ class _Rows:
         self._row: list[int] = []
         self._column: list[int] = []
         self._value: list[float] = []
-        self.low: list[float] = []
         self.high: list[float] = []
 
-    def add(self, terms: Iterable[tuple[int, float]], high: float, low: float = -np.inf) -> None:
-        """One row: low <= sum of value times column <= high."""
+    def add(self, terms: Iterable[tuple[int, float]], high: float) -> None:
+        """One row: sum of value times column <= high."""
         for column, value in terms:
             self._row.append(len(self.high))
             self._column.append(column)
             self._value.append(value)
-        self.low.append(low)
         self.high.append(high)
 
     def constraint(self, columns: int) -> Any:
@@ -260,24 +248,20 @@ class _Rows:
         matrix = csr_array(
             (self._value, (self._row, self._column)), shape=(len(self.high), columns)
         )
-        return LinearConstraint(matrix, self.low, self.high)
+        return LinearConstraint(matrix, -np.inf, self.high)
 
 
-def _solve(
-    program: _Program, worth: Floats, padding: bool, time_limit_s: float
-) -> tuple[float, bool]:
+def _solve(program: _Program, worth: Floats, time_limit_s: float) -> tuple[float, bool]:
     """The optimum and True if it is proved; otherwise a proved upper bound and False.
 
-    The columns: how often each batch is used; then which requests are in it and in time; then,
-    without padding, how many requests fill its other places.
+    The columns: how often each batch is used; then which requests are in it and in time.
     """
     from scipy.optimize import Bounds, milp
 
     batches = program.batches
     count = len(batches)
     seats = [(b, r) for b, batch in enumerate(batches) for r in batch.in_time]
-    fillers = count + len(seats)
-    columns = fillers + (0 if padding else count)
+    columns = count + len(seats)
     rows = _Rows()
     _add_capacity(rows, program)
     riders: list[list[int]] = [[] for _ in batches]
@@ -290,22 +274,15 @@ def _solve(
         rows.add([(column, 1.0) for column in own], 1.0)
     for b, batch in enumerate(batches):
         terms = [(column, 1.0) for column in riders[b]]
-        if padding:
-            rows.add([*terms, (b, -float(batch.option.size))], 0.0)
-        else:
-            rows.add([*terms, (fillers + b, 1.0), (b, -float(batch.option.size))], 0.0, 0.0)
-    if not padding:
-        _add_fillers(rows, program, rides, fillers)
+        rows.add([*terms, (b, -float(batch.option.size))], 0.0)
     gain = np.zeros(columns)
-    gain[count:fillers] = [worth[r] for _, r in seats]
+    gain[count:] = [worth[r] for _, r in seats]
     upper = np.ones(columns)
     upper[:count] = [
         # on a coarse grid a batch may take no time, so any number of them can start together
         program.parallel[batch.option.place] if batch.option.least_ns else len(worth)
         for batch in batches
     ]
-    if not padding:
-        upper[fillers:] = upper[:count] * [batch.option.size for batch in batches]
     whole = np.zeros(columns)
     whole[:count] = 1
     solved = milp(
@@ -339,20 +316,3 @@ def _add_capacity(rows: _Rows, program: _Program) -> None:
             running = order[(begins <= begin) & (begin < ends)]
             if len(running) > 1:
                 rows.add([(int(b), 1.0) for b in running], float(parallel))
-
-
-def _add_fillers(
-    rows: _Rows, program: _Program, rides: Sequence[Sequence[int]], fillers: int
-) -> None:
-    """A request that fills a place has arrived, fills no other, and is in time nowhere.
-
-    The requests that a batch could take are the first arrivals of its class, up to its start. So
-    Hall's condition has to be checked only for each number of first arrivals.
-    """
-    for kind, own in program.members.items():
-        batches = [(batch.arrived, b) for b, batch in enumerate(program.batches)]
-        of_kind = [(n, b) for n, b in batches if program.batches[b].kind == kind]
-        for first in sorted({arrived for arrived, _ in of_kind}):
-            seats = [(column, 1.0) for index in own[:first] for column in rides[index]]
-            filled = [(fillers + b, 1.0) for arrived, b in of_kind if arrived <= first]
-            rows.add([*filled, *seats], float(first))

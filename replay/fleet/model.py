@@ -240,6 +240,11 @@ class Fleet:
         table = self._table(seed) | {
             rung: (max(1, round(usual_ns)),) for rung, usual_ns, _ in self._steady()
         }
+        offers = {
+            (device.spec.id, offer.model, offer.variant): offer
+            for device in self.devices
+            for offer in device.spec.offers
+        }
         chances = {
             device.spec.id: random.Random(f"{seed} service {device.spec.id}").random
             for device in self.devices
@@ -252,7 +257,8 @@ class Fleet:
         }
 
         def service_ns(run: Dispatch, kind: RequestClass) -> int:
-            samples = table[run.target_id, run.model, run.variant, len(run.request_ids)]
+            size = offers[run.target_id, run.model, run.variant].size_for(len(run.request_ids))
+            samples = table[run.target_id, run.model, run.variant, size]
             drawn_ns = samples[int(chances[run.target_id]() * len(samples))]
             if sized and (found := sized.get((run.target_id, run.model, run.variant))):
                 offer, known, least = found

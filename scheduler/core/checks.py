@@ -87,9 +87,8 @@ def batch_problem(place: Place | Hedge, target: TargetState, now_ns: int) -> str
         return "the target takes no new batch now"
     if place.offer not in target.offers.get(place.offer.model, ()):
         return "the target does not offer that variant"
-    sizes = target.curve(place.offer).batch_sizes
-    if len(place.requests) not in sizes:
-        return f"batch sizes there are {sizes}"
+    if not 0 < len(place.requests) <= place.offer.max_batch:
+        return f"a batch there has 1 to {place.offer.max_batch} requests"
     kind = place.requests[0].kind
     for request in place.requests:
         if request.kind is not kind and request.kind != kind:

@@ -110,10 +110,12 @@ class _Window:
 
 @sealed(frozen=True, slots=True)
 class Ladder:
-    """One quantile of a latency curve, as parallel tuples over the batch sizes, ascending.
+    """One quantile of a latency curve, as parallel tuples over the measured batch sizes, ascending.
+
+    A number of requests between two sizes takes as long as the larger one.
 
     Attributes:
-        sizes: The batch sizes that may be sent, 1 first.
+        sizes: The batch sizes, 1 first.
         latency_ns: How long a batch of each size takes; never decreases.
         rate: The highest throughput, in requests per nanosecond, with batches up to that size.
     """
@@ -121,6 +123,24 @@ class Ladder:
     sizes: tuple[int, ...]
     latency_ns: tuple[int, ...]
     rate: tuple[float, ...]
+
+    def pays(self, at: int, count: int) -> bool:
+        """Whether so many requests should share a batch of the size at a place.
+
+        They should if they fill it, or if no smaller batch does as much in the same time.
+        """
+        if count == self.sizes[at]:
+            return True
+        if not at or count <= self.sizes[at - 1]:
+            return False
+        return count > self.rate[at - 1] * self.latency_ns[at]
+
+    def largest(self, waiting: int) -> tuple[int, int]:
+        """The largest batch that pays, of at least one: the place of its size, and its number."""
+        at = bisect_right(self.sizes, waiting)
+        if at < len(self.sizes) and self.pays(at, waiting):
+            return at, waiting
+        return at - 1, self.sizes[at - 1]
 
 
 class Calibration(NamedTuple):

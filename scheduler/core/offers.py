@@ -20,8 +20,8 @@ class Offer:
         variant: The variant's name within the model.
         runtime: The runtime there, e.g. `openvino`.
         latency_ns: Latency samples in nanoseconds, above 0, by batch size. They are equally likely:
-            the measurements, or evenly spaced quantiles of them. Only these batch sizes are sent; 1
-            is always among them.
+            the measurements, or evenly spaced quantiles of them. Size 1 is always among them; a
+            number of requests between two sizes takes as long as the larger.
         rank: The owner's order of preference among the model's variants, 0 first.
         accuracy: The share of right answers on held-out data, if the owner states it.
         energy_uj: The energy that a batch takes, in microjoules, 0 or more, by batch size; empty if
@@ -60,6 +60,10 @@ class Offer:
     def max_batch(self) -> int:
         """The largest batch that was measured, and so the largest that may be sent."""
         return max(self.latency_ns)
+
+    def size_for(self, requests: int) -> int:
+        """The batch size that so many requests run as: the next measured one, if it is not less."""
+        return min([size for size in self.latency_ns if size >= requests], default=requests)
 
     def energy(self, requests: int) -> float:
         """The energy of a batch in microjoules; 0 if not measured.

@@ -21,7 +21,7 @@ class Place:
     Attributes:
         target_id: A target with a free slot.
         offer: The variant to run there.
-        requests: The batch, in order; as many as one of the target's batch sizes.
+        requests: The batch, in order; at least one, and no more than `offer.max_batch`.
         reason: Why, for people.
     """
 
@@ -85,8 +85,8 @@ class Hedge:
     Attributes:
         target_id: A target with a free slot that runs none of them.
         offer: The variant to run there.
-        requests: The batch, in order; its length is one of the target's batch sizes. None of the
-            requests may have a second copy yet.
+        requests: The batch, in order, as for `Place`. None of the requests may have a second copy
+            yet.
         reason: Why, for people.
     """
 

@@ -97,8 +97,11 @@ class Room:
         longest_ns = self.longest_ns(now_ns)
         most_ns = LONGEST_NS if longest_ns is None else min(longest_ns, LONGEST_NS)
         ladder = curve.glance(QUANTILE)
-        rungs = zip(ladder.sizes, ladder.latency_ns, strict=True)
-        return max([size for size, ns in rungs if size <= waiting and ns <= most_ns], default=1)
+        at, count = ladder.largest(waiting)
+        while at and ladder.latency_ns[at] > most_ns:
+            at -= 1
+            count = ladder.sizes[at]
+        return count
 
     def given(
         self,

@@ -141,8 +141,8 @@ def test_arrivals_that_were_dropped_are_no_longer_in_the_view():
     [
         (Place("gpu:9", offer(), (ONE,), ""), "target 'gpu:9' is not known"),
         (Place("cpu:0", offer("other"), (ONE,), ""), "does not offer that variant"),
-        (Place("cpu:0", offer(), (), ""), "batch sizes there are"),
-        (Place("cpu:0", offer(), (ONE, TWO, ONE), ""), "batch sizes there are"),
+        (Place("cpu:0", offer(), (), ""), "a batch there has 1 to 8 requests"),
+        (Place("cpu:0", offer(), (ONE, TWO) * 5, ""), "a batch there has 1 to 8 requests"),
         (Place("cpu:0", offer(), (ONE, ONE), ""), "each request once"),
         (Place("cpu:0", offer(), (request(9, 50),), ""), "request 9 is not queued"),
         (Place("cpu:0", offer(), (replace(ONE, weight=2),), ""), "request 1 is not queued"),

@@ -144,6 +144,18 @@ def test_a_ladder_knows_the_best_rate_so_far():
     assert LatencyCurve(Offer("m", "v", "r", {1: (10,), 4: (20,)})).ladder(0.5).rate == (0.1, 0.2)
 
 
+def test_a_size_that_is_not_filled_pays_if_no_smaller_batch_does_as_much_in_the_same_time():
+    curve = LatencyCurve(Offer("m", "v", "r", {1: (10,), 2: (12,), 4: (18,), 8: (36,)}))
+    ladder = curve.ladder(0.5)
+    assert [ladder.pays(2, count) for count in (1, 2, 3, 4)] == [False, False, False, True]
+    quick = LatencyCurve(Offer("m", "v", "r", {1: (10,), 2: (12,), 4: (17,), 8: (36,)}))
+    assert quick.ladder(0.5).pays(2, 3)
+    assert not any(ladder.pays(3, count) for count in range(5, 8)), "8 are no faster than twice 4"
+    assert [quick.ladder(0.5).largest(n) for n in (1, 2, 3, 4, 7, 8, 9)] == [
+        (0, 1), (1, 2), (2, 3), (2, 4), (2, 4), (3, 8), (3, 8),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("ladder", "complaint"),
     [

@@ -100,7 +100,8 @@ class Device:
         head = self.runs[0]
         size = len(head.request_ids)
         self.batches.append((head.model, size))
-        samples = self.offers[head.model, head.variant].latency_ns[size]
+        offer = self.offers[head.model, head.variant]
+        samples = offer.latency_ns[offer.size_for(size)]
         took_ns = self.slowness * samples[len(samples) // 2]
         self.world.loop.call_later(took_ns / 1e9, self._done, head, took_ns)
 

@@ -511,34 +511,34 @@ async def test_a_model_that_another_box_has_unloaded_does_not_keep_others_from_i
 
 
 @asynccontextmanager
-async def six_under_way() -> AsyncIterator[tuple[Box, Box, int]]:
-    """Two boxes, six requests for `n` of the first at the second, and how many run there."""
+async def twelve_under_way() -> AsyncIterator[tuple[Box, Box, int]]:
+    """Two boxes, twelve requests for `n` of the first at the second, and how many run there."""
     b = Box("b", models={"m": "d", "n": "d"})
     b.device.base_ms = 1_500.0
     async with site(Box("a", models={}), b) as (a, b):
         await until(lambda: "b" in a.driver.core.targets)
         await asyncio.sleep(1)
-        for _ in range(6):
+        for _ in range(12):
             a.ask(20_000, model="n")
-        await until(lambda: len(b.driver.core.ledger.records) == 6)
+        await until(lambda: len(b.driver.core.ledger.records) == 12)
         running = sum(len(run.requests) for run in b.driver.core.runs.values())
-        assert running < 6
+        assert running < 12
         yield a, b, running
 
 
 @virtually
 async def test_what_is_under_way_at_another_box_goes_on_when_that_unloads_another_model():
-    async with six_under_way() as (a, b, _):
+    async with twelve_under_way() as (a, b, _):
         b.door.admission.unload("m")
         await until(lambda: "m" not in a.driver.core.targets["b"].offers)
-        await until(lambda: a.endings["completed"] == 6)
-        assert b.device.ran == 6
-        assert forwarded(a) == 6
+        await until(lambda: a.endings["completed"] == 12)
+        assert b.device.ran == 12
+        assert forwarded(a) == 12
 
 
 @virtually
 async def test_what_waits_for_a_model_that_another_box_unloads_ends_at_once():
-    async with six_under_way() as (a, b, _):
+    async with twelve_under_way() as (a, b, _):
         target = a.driver.core.targets["b"]
         while target.has_slot() and target.is_open(a.driver.core.now_ns):
             a.ask(20_000)
@@ -553,14 +553,14 @@ async def test_what_waits_for_a_model_that_another_box_unloads_ends_at_once():
 
 @virtually
 async def test_what_is_taken_back_from_another_box_does_not_wait_there_as_well():
-    async with six_under_way() as (a, b, running):
+    async with twelve_under_way() as (a, b, running):
         b.door.admission.unload("m")
         b.door.admission.unload("n")
         await until(lambda: not b.driver.core.ledger.records)
         await until(lambda: not b.driver.core.runs)
         assert b.device.ran == running
         b.door.admission.load("n")
-        await until(lambda: a.endings["completed"] == 6)
+        await until(lambda: a.endings["completed"] == 12)
 
 
 @virtually

@@ -191,6 +191,25 @@ def test_what_is_sent_far_takes_up_the_way_there_as_well(
     assert on_time(written(tmp_path, scenario), seeds=(1, 2, 3)) > least
 
 
+ONE_MODEL = """
+about: One model on a GPU that lives on batches, with little time for each request
+fleet:
+  models: [{name: detect, base_ms: 9.5, per_item_ms: 0.5, jitter: 0.08, batches: [1, 2, 4, 8, 16]}]
+  boxes: [{devices: [{id: "gpu:0"}]}]
+workload:
+  requests: 2500
+  process: poisson
+  load: 0.7
+  mix: [{model: detect, deadline_scale: 3}]
+"""
+
+
+@pytest.mark.no_cover
+def test_a_batch_is_not_made_smaller_because_nobody_fills_it(tmp_path: Path) -> None:
+    """In batches of the measured sizes alone, 91 % were in time."""
+    assert on_time(written(tmp_path, ONE_MODEL), seeds=(1, 2, 3)) > 0.97
+
+
 CHANGING_LINK = """
 about: A CPU, and a cloud behind a link that is eight times as fast at some times as at others.
 fleet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policies.cheapest import Cheapest
 from policies.clockwork import Clockwork
 from policies.deferred import Deferred
 from policies.ect import Ect
@@ -43,6 +44,16 @@ def test_fcfs_takes_the_oldest_class_in_the_largest_batch_in_order_of_arrival():
     submit(watch, request(2, 90, A))
     submit(watch, request(3, 20, B), request(4, 80, A), request(5, 70, A))
     assert next_batch(watch) == ("a", "v", (2, 4))
+
+
+def test_a_size_that_is_not_filled_is_used_if_no_smaller_batch_does_as_much_in_the_same_time():
+    """Three in the time of four: 6 ms, when two take 4; then 5.9 ms."""
+    for item_ms, together in ((1.0, 2), (0.95, 3)):
+        for policy in (Fcfs, Edf, Window, Clockwork, Ect, Cheapest, Goodput):
+            watch = busy(policy, offer("a", base_ms=2, item_ms=item_ms))
+            submit(watch, *(request(number, 90, A) for number in (2, 3, 4)))
+            _, _, sent = next_batch(watch)
+            assert len(sent) == together, policy.__name__
 
 
 def test_fcfs_takes_another_class_when_the_oldest_can_not_be_in_time_here():
@@ -95,6 +106,9 @@ def test_goodput_takes_a_larger_batch_only_if_it_is_worth_the_wait():
     submit(watch, request(2, 30, A), request(3, 80, A))
     assert next_batch(watch) == ("a", "v", (2,))
     watch = busy(Goodput, offer("b", base_ms=4, item_ms=0.1))
+    submit(watch, request(2, 80, B), request(3, 80, B), request(4, 80, B))
+    assert next_batch(watch) == ("b", "v", (2, 3, 4))
+    watch = busy(Goodput, offer("b", base_ms=1, item_ms=2))
     submit(watch, request(2, 80, B), request(3, 80, B), request(4, 80, B))
     assert next_batch(watch) == ("b", "v", (2, 3))
 

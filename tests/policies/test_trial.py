@@ -119,8 +119,8 @@ def test_what_a_policy_did_wrong_is_told_with_its_name_and_line(tmp_path):
     ("place", "said"),
     [
         ("'gpu:9', offer, (head,)", "target 'gpu:9' is not known"),
-        ("target.spec.id, offer, ()", "batch sizes there are (1, 2, 4, 8)"),
-        ("target.spec.id, offer, (head,) * 9", "batch sizes there are (1, 2, 4, 8)"),
+        ("target.spec.id, offer, ()", "a batch there has 1 to 8 requests"),
+        ("target.spec.id, offer, (head,) * 9", "a batch there has 1 to 8 requests"),
     ],
 )
 def test_a_batch_that_can_not_be_sent_is_told_as_on_a_box(tmp_path, place, said):

@@ -70,17 +70,13 @@ def poisson(count: int, per_ms: float, budgets_ms=(15, 25, 50), models="aab", se
 def in_time(name: str, arrivals: Sequence[Arrival], fleet: Sequence[TargetSpec], seed=3):
     """The endings in time under a policy, when service times are drawn from the offers."""
     chance = random.Random(seed)
-    samples = {
-        (spec.id, offer.model, size): times
-        for spec in fleet
-        for offer in spec.offers
-        for size, times in offer.latency_ns.items()
-    }
-    simulator = Simulator(
-        make_policy(name),
-        fleet,
-        lambda run, _kind: chance.choice(samples[run.target_id, run.model, len(run.request_ids)]),
-    )
+    offers = {(spec.id, offer.model): offer for spec in fleet for offer in spec.offers}
+
+    def service_ns(run, _kind):
+        offer = offers[run.target_id, run.model]
+        return chance.choice(offer.latency_ns[offer.size_for(len(run.request_ids))])
+
+    simulator = Simulator(make_policy(name), fleet, service_ns)
     return [ending for ending in simulator.run(arrivals) if ending.in_time]
 
 
@@ -97,7 +93,6 @@ def brute_force(
     fleet: Sequence[TargetSpec],
     conditions: dict[str, Conditions],
     weighted: bool,
-    padding: bool,
 ) -> float:
     """The best of all schedules, found by trying every sequence of batches on every target."""
 
@@ -111,8 +106,7 @@ def brute_force(
         for offer in spec.offers:
             own = [i for i in left if arrivals[i].kind.model == offer.model]
             for size, (service_ns,) in offer.latency_ns.items():
-                counts = range(1, size + 1) if padding else (size,)
-                for batch in (b for n in counts for b in combinations(own, n)):
+                for batch in (b for n in range(1, size + 1) for b in combinations(own, n)):
                     ready_ns = max([free_ns, *(arrivals[i].at_ns + given.out_ns for i in batch)])
                     for from_ns, before_ns, by_ns, factor in given.phases():
                         begin_ns = max(ready_ns, from_ns)
@@ -169,19 +163,16 @@ ways = st.builds(
     fleet=st.lists(specs, min_size=1, max_size=2),
     way=ways,
     weighted=st.booleans(),
-    padding=st.booleans(),
     block=st.sampled_from((1, 2, 500)),
     rounds=st.sampled_from((0, 4)),
 )
 def test_exact_is_the_best_of_all_schedules_and_the_others_are_not_below(
-    arrivals, fleet, way, weighted, padding, block, rounds
+    arrivals, fleet, way, weighted, block, rounds
 ):
     targets = [target(f"cpu:{i}", own) for i, own in enumerate(fleet)]
     conditions = {"cpu:0": way}
-    optimum = brute_force(arrivals, targets, conditions, weighted, padding)
-    exact = exact_bound(
-        arrivals, targets, conditions=conditions, weighted=weighted, padding=padding
-    )
+    optimum = brute_force(arrivals, targets, conditions, weighted)
+    exact = exact_bound(arrivals, targets, conditions=conditions, weighted=weighted)
     assert exact.exact
     assert exact.value == pytest.approx(optimum)
     fluid = fluid_bound(
@@ -435,7 +426,7 @@ def test_a_clairvoyant_search_finds_the_optimum_of_small_workloads_and_no_more(s
 
 
 def test_a_clairvoyant_search_begins_with_what_it_is_given_and_stays_below_the_bounds():
-    arrivals = list(poisson(60, 1.5))
+    arrivals = list(poisson(60, 3))
     search = Annealing(arrivals, MIXED, seed=1)
     search.take(0, [0])
     assert search.value == 1
@@ -505,13 +496,11 @@ def test_targets_that_are_alike_are_worth_their_number():
     assert whole_bound(arrivals, two).value == pytest.approx(8)
 
 
-def test_whole_batches_need_whole_company_and_padded_ones_do_not():
+def test_fewer_requests_may_share_a_batch_in_the_time_of_a_full_one():
     fleet = [target("cpu:0", {"a": {1: (9,), 4: (10,)}})]
     three = [Arrival(0, A, 10 * MS) for _ in range(3)]
-    assert exact_bound(three, fleet).value == 1
-    assert exact_bound(three, fleet, padding=True).value == 3
-    late = [*three, Arrival(0, A, 9 * MS)]
-    assert exact_bound(late, fleet).value == 3
+    assert exact_bound(three, fleet).value == 3
+    assert exact_bound([*three, Arrival(0, A, 9 * MS)], fleet).value == 3
 
 
 def test_a_batch_of_more_that_is_as_fast_does_not_replace_one_of_fewer():

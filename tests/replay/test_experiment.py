@@ -278,11 +278,12 @@ def test_each_step_says_how_it_stands():
 
 
 def test_the_timeline_tells_how_busy_targets_are_and_how_much_waits():
-    """Also where batches end, and requests come, in step: it may not look only then. A batch of 16
-    is sent where 16 wait, and the end is that of the last batch and not of deadlines."""
+    """Also where batches end, and requests come, in step: it may not look only then. At most
+    as many wait as come while a batch runs, and the end is that of the last batch and not of
+    deadlines."""
     one = {"name": "a", "base_ms": 9.9, "per_item_ms": 0.1, "jitter": 0, "batches": [1, 16]}
     data = {"models": [one], "boxes": [{"devices": [{"id": "cpu:0", "slots": 1}]}]}
-    for rate_per_s, share, most in ((50, 0.5, 0), (800, 1.0, 16)):
+    for rate_per_s, share, most in ((50, 0.5, 0), (1350, 1.0, 15)):
         mix = [{"model": "a", "deadline_ms": 60_000}]
         work = {"requests": 4000, "process": "constant", "rate_per_s": rate_per_s, "mix": mix}
         made = Experiment(

@@ -84,6 +84,17 @@ def test_what_batches_took_is_found_again(spec):
     assert len(found["m", "v", 1]) + 2 * len(found["m", "v", 2]) == 200
 
 
+def test_a_batch_between_two_measured_sizes_counts_as_one_of_the_larger():
+    kinds = [Request(number, M, 900 * MS) for number in (1, 2, 3)]
+    steps: list[tuple[int, Event | Command | Gap]] = [
+        (0, Submitted(tuple(kinds))),
+        (0, Dispatch(1, "cpu:0", "m", "v", (1, 2, 3), 0, "")),
+        (7 * MS, BatchDone(1)),
+    ]
+    found = Observation(steps, [replace(NEAR, offers=(offer(sizes=(1, 2, 4, 8)),))])
+    assert found.net_ns("cpu:0") == {("m", "v", 4): [7 * MS]}
+
+
 def test_what_batches_waited_for_others_on_the_way_is_no_time_of_the_device():
     slow_way = replace(reached_over(NEAR, 8 * MS, 5500.0), slots=4, width=2)
     found = seen(slow_way).net_ns(slow_way.id)

@@ -43,7 +43,7 @@ def serving(request, add, load, tmp_path):
 
 
 def run(served, count):
-    (answer,) = served.residency.runner(KEY).run([{"x": np.full(count, -1, np.float32)}])
+    (answer,) = served.residency.runner(KEY).run([{"x": np.full(count, -1, np.float32)}], 1)
     return answer["y"][:3].tolist(), len(answer["y"])
 
 

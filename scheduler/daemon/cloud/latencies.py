@@ -113,9 +113,13 @@ class Latencies:
         """Whether there is a latency to offer."""
         return bool(self._sizes[1].samples)
 
-    def observe(self, size: int, latency_ns: int) -> None:
-        """Learns from a finished batch."""
-        known = self._sizes[size]
+    def size_for(self, count: int) -> int:
+        """The size that a batch of so many items counts as: the next that is not below."""
+        return min([size for size in self._sizes if size >= count])
+
+    def observe(self, count: int, latency_ns: int) -> None:
+        """Learns from a finished batch of so many items."""
+        known = self._sizes[self.size_for(count)]
         known.samples.append(max(1, latency_ns))
         known.seen_ns = self._clock_ns()
 

@@ -88,21 +88,23 @@ class Standing:
         self.latencies = {**self.latencies, **latencies}
         self.offer_anew()
 
-    def learn(self, model: str, size: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
+    def learn(self, model: str, count: int, left_ns: int, execute_ns: int, in_flight: int) -> None:
         """Learns from the latency of a batch.
 
         Args:
             model: The model.
-            size: Number of items.
+            count: Number of items.
             left_ns: Its time, less the usual time on the way.
             execute_ns: Its time at the server itself, as far as it is known.
             in_flight: How many batches were in flight when it was sent.
         """
         # A way that got longer must not look like an overloaded server.
         way_ns = self._meter.round_trip_ns
+        latencies = self.latencies[model]
+        size = latencies.size_for(count)
         least_ns = self._least.observe((model, size), execute_ns, time.monotonic_ns())
         self.limit.observe(way_ns + execute_ns, way_ns + least_ns, in_flight)
-        self.latencies[model].observe(size, left_ns)
+        latencies.observe(size, left_ns)
 
     def refused_size(self, kind: RequestClass, count: int) -> None:
         """Sends smaller batches, or no such requests, after a refusal for size."""

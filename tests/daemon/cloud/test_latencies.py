@@ -31,6 +31,13 @@ def test_batches_grow_as_they_are_measured():
     assert sorted(measured(1, 2, 4, 8).offer(0).latency_ns) == [1, 2, 4, 8]
 
 
+def test_a_batch_between_two_sizes_tells_of_the_larger():
+    latencies = measured(1, 2, 3)
+    assert {size: samples[1] for size, samples in latencies.offer(0).latency_ns.items()} == {
+        1: 11 * MS, 2: 12 * MS, 4: 13 * MS, 8: int(1.9 * 13 * MS),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(("refused", "largest"), [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4)])
 def test_only_sizes_below_a_refused_one_are_offered(refused, largest):
     latencies = measured(1, 2, 4, 8)

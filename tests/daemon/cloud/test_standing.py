@@ -25,7 +25,9 @@ def test_a_way_that_got_shorter_makes_no_server_seem_full() -> None:
     standing = Standing(CloudConfig(name="far", url="grpc://h:1"), ignore, meter, till, ignore)
     model = SimpleNamespace(shrinking=SimpleNamespace(forms=()))
     offer = Offer("m", "v", "r", {1: (MS,)})
-    known: Any = SimpleNamespace(observe=lambda *_: None, offer=lambda *_: offer, model=model)
+    known: Any = SimpleNamespace(
+        size_for=lambda count: count, observe=lambda *_: None, offer=lambda *_: offer, model=model
+    )
     standing.latencies = {"m": known}
 
     def answered(left_ms: float) -> None:
