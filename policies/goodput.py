@@ -126,7 +126,9 @@ class Everywhere:
         )
         self._trading = Trading(self._outlook, self.admission, self._coming)
         self._patience = Patience(self._outlook, self._coming, meanwhile)
-        self._worth = Worth(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
+        self._worth = Worth(
+            self._outlook, self._scarcity, meanwhile, self._coming, self.admission, self.scale
+        )
 
     def decide(self, view: View) -> Iterator[Decision]:
         """Refuses, drops, and fills every open target."""

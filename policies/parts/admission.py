@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from math import fsum, inf
 
 from policies.parts.caution import Caution
-from policies.parts.outlook import Outlook, late_by
+from policies.parts.outlook import Bid, Outlook, late_by
 from policies.parts.pace import Pace, caught_up_ns
 from policies.parts.remembering import MOST_KINDS, make_room
 from policies.parts.serving import order
@@ -37,6 +37,12 @@ WORTHWHILE = 1.05
 
 REFUSED = 128
 """How many refused requests of a class are remembered."""
+
+SPARE = 2.0
+"""How many times as long as expected the queued requests count, where a batch could go that takes
+longer than another: what was promised should not hang on the last moment, and of a queue only some
+places are looked at, of which each has twice as many ahead as the next. Where batches are far
+shorter than the pause between two (`TargetSpec.lead_ns`), that pause counts instead."""
 
 _TRIES = 3
 """How many budgets are tried for a counter-offer before one that is certain to do."""
@@ -176,6 +182,57 @@ class Admission:
         if behind > 0 and costlier > 1.0 and pace.step(request.weight) >= self.fitting:
             wait_ns *= costlier if costlier < COSTLIER else COSTLIER
         return now_ns + int(wait_ns)
+
+    def would_miss(self, batch: Sequence[Request], bid: Bid, done_ns: int, instead_ns: int) -> bool:
+        """Whether queued requests would miss behind a batch, but not behind a shorter one.
+
+        Unlike one that can start only now, they may miss because of how many they are. In each
+        queue the last request is looked at, the one in the middle, and so on to the first.
+
+        Args:
+            batch: The first requests of their queue, which either batch serves.
+            bid: What the target offers to their class.
+            done_ns: When the target is free behind the batch.
+            instead_ns: When it is free behind the shorter one.
+        """
+        self.look()
+        spec = bid.target.spec
+        pause_ns = 0 if spec.remote else spec.lead_ns
+        for queue, pace in self._lanes:
+            if bid.target_id not in pace.target_ids:
+                continue
+            served = len(batch) if queue.kind == bid.kind else 0
+            behind_ns, beside_ns = (
+                [
+                    max(start_ns, free_ns) if at == bid.target_id else start_ns
+                    for at, start_ns in zip(pace.ids, pace.starts_ns(self._outlook), strict=True)
+                ]
+                for free_ns in (done_ns, instead_ns)
+            )
+            place = len(queue) - 1
+            while place >= served:
+                request = queue.nth(place)
+                work_ns = self._work_ahead_ns(request, pace) - served * pace.cost_ns
+                paused_ns = work_ns + (place - served) * pause_ns / pace.full
+                ready_ns = int(caught_up_ns(behind_ns, max(SPARE * work_ns, paused_ns)))
+                soonest_ns = pace.soonest_ns(behind_ns, ready_ns)
+                if soonest_ns > request.deadline_ns:
+                    ready_ns = int(caught_up_ns(beside_ns, work_ns))
+                    if pace.soonest_ns(beside_ns, ready_ns) <= request.deadline_ns:
+                        return True
+                elif soonest_ns <= queue.soonest_ns():
+                    break  # so are all before it
+                place = place // 2 if place else -1
+        return False
+
+    def _work_ahead_ns(self, request: Request, pace: Pace) -> float:
+        """How long the targets of a queued request need for what is ahead of it, as learned."""
+        work_ns = 0.0
+        for queue, other in self._lanes:
+            ahead = queue.count_ahead(request)
+            if ahead:
+                work_ns += ahead * other.share_ns(len(queue)) * pace.part(other)
+        return work_ns * max(1.0, self.caution.factor(pace, request.weight, request.priority))
 
     def backlog_ns(self, pace: Pace) -> float:
         """How long a class's targets together need for the backlog, in full batches.

@@ -13,9 +13,9 @@ more, since time is scarce (`parts.scarcity`). The expected loss behind a batch 
 (`parts.meanwhile`).
 
 That may be a batch of a quick variant of its model. One that the model's owner prefers goes instead
-if it harms no queued request, and if each of its requests gains more in right answers (`LIKED`)
-than it costs: the loss behind the batch, and its time, which has a price while requests are missed
-and keep the targets busy.
+if it harms no queued request, leaves time for all of them behind it (`Admission.would_miss`), and
+if each of its requests gains more in right answers (`LIKED`) than it costs: the loss behind the
+batch, and its time, which has a price while requests are missed and keep the targets busy.
 
 Source: the rule is that of batched apparent tardiness cost, S. J. Mason, J. W. Fowler, W. M.
 Carlyle, "A modified shifting bottleneck heuristic for minimizing total weighted tardiness in
@@ -28,6 +28,7 @@ from __future__ import annotations
 from math import exp, fsum, log, log2
 from operator import itemgetter
 
+from policies.parts.admission import Admission
 from policies.parts.coming import Coming
 from policies.parts.meanwhile import Meanwhile
 from policies.parts.outlook import NEVER_NS, Bid, Outlook
@@ -85,6 +86,7 @@ class Worth:
         scarcity: The price of time.
         meanwhile: The expected loss behind batches.
         coming: The recent arrivals.
+        admission: Knows whether the queued requests have time.
         scale: How much slack makes a request less urgent by a factor of e, as a share of the
             longest batch that could be sent.
     """
@@ -95,9 +97,11 @@ class Worth:
         scarcity: Scarcity,
         meanwhile: Meanwhile,
         coming: Coming,
+        admission: Admission,
         scale: float,
     ) -> None:
         self._outlook = outlook
+        self._admission = admission
         self._scarcity = scarcity
         self._meanwhile = meanwhile
         self._coming = coming
@@ -203,7 +207,11 @@ class Worth:
             batch = rival[1].batch
             gain = _gain(preferred, offer) * fsum([request.weight for request in batch])
             more = _cost(rival, price) - _cost(best, price)
-            if len(batch) * more <= gain and not self._harms(rival[1]):
+            if len(batch) * more > gain or self._harms(rival[1]):
+                continue
+            if _outweighs(gain, rival[1], best[1]) or not self._admission.would_miss(
+                batch, bid, rival[1].done_ns, best[1].done_ns
+            ):
                 return rival
         return best
 
@@ -245,6 +253,14 @@ def _cost(each: _Ranked, price: float) -> float:
     """What a batch costs others, per request; `price` is that of a nanosecond of its target."""
     _, candidate, lost = each
     return (lost + price * candidate.lane_ns) / len(candidate.batch)
+
+
+def _outweighs(gain: float, preferred: Candidate, quick: Candidate) -> bool:
+    """Whether right answers gained outweigh those that a quick variant could give meanwhile."""
+    meanwhile = preferred.lane_ns * len(quick.batch) / quick.lane_ns - len(preferred.batch)
+    weight = fsum([request.weight for request in preferred.batch]) / len(preferred.batch)
+    accuracy = quick.offer.accuracy
+    return gain >= meanwhile * weight * (1.0 if accuracy is None else accuracy)
 
 
 def _gain(preferred: Offer, other: Offer) -> float:

@@ -115,6 +115,18 @@ class ClassQueue:
         """The request to serve first."""
         return self._levels[0].requests[0]
 
+    def nth(self, place: int) -> Request:
+        """The request at a place in the order of service, from 0.
+
+        Raises:
+            IndexError: The queue has fewer requests.
+        """
+        for level in self._levels:
+            if place < len(level.requests):
+                return level.requests[place]
+            place -= len(level.requests)
+        raise IndexError(place)
+
     def by_age(self) -> Iterator[Request]:
         """The requests in the order they came; don't change the queue while iterating."""
         if not self._is_in_order:

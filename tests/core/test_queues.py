@@ -49,7 +49,10 @@ def test_a_queue_answers_like_a_sorted_list(fields, at, count):
         assert queue.soonest_ns() == min(r.deadline_ns for r in expected)
     for position, request in enumerate(expected):
         assert queue.count_ahead(request) == position
+        assert queue.nth(position) is request
         assert request in queue
+    with pytest.raises(IndexError):
+        queue.nth(len(expected))
     for priority in range(8):
         level = [r for r in expected if r.priority == priority]
         assert list(queue.level(priority)) == level

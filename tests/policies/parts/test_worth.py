@@ -57,7 +57,9 @@ class Noted(Everywhere):
     def _begin(self):
         super()._begin()
         meanwhile = self._worth._meanwhile
-        self._worth = Reckoning(self._outlook, self._scarcity, meanwhile, self._coming, self.scale)
+        self._worth = Reckoning(
+            self._outlook, self._scarcity, meanwhile, self._coming, self.admission, self.scale
+        )
 
 
 TWO_MODELS = """
@@ -161,3 +163,39 @@ def test_the_preferred_variant_runs_again_soon_after_an_overload(tmp_path: Path)
     ]
     assert len(ran) > 50
     assert set(ran) == {"large"}
+
+
+BULK = """
+about: Many requests at once, with a deadline that only the quick variant can meet for all
+fleet:
+  models:
+    - {name: m, variant: large, base_ms: 0, per_item_ms: LARGE, batches: BATCHES}
+    - {name: m, variant: small, base_ms: 0, per_item_ms: 2, batches: BATCHES}
+  boxes: [{devices: [{id: "cpu:0"}]}]
+workload:
+  requests: 400
+  process: constant
+  rate_per_s: 1000000
+  mix: [{model: m, deadline_ms: 1000}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("large_ms", "batches", "least"), [(20, [1], 0.01), (20, [1, 2, 4], 0.01), (3, [1, 2, 4], 0.1)]
+)
+def test_a_bulk_is_not_lost_because_the_preferred_variant_had_its_time(
+    tmp_path: Path, large_ms: int, batches: list[int], least: float
+) -> None:
+    """Whoever was admitted because the quick one could serve all is served by it in the end."""
+    text = BULK.replace("LARGE", str(large_ms)).replace("BATCHES", str(batches))
+    played = list(endings(written(tmp_path, text)))
+    assert len(played) == 400
+    assert sum(ending.in_time for ending in played) > 0.99 * len(played)
+    ran = [ending.run.variant for ending in played if ending.run is not None]
+    assert ran.count("large") >= least * len(ran)
+
+
+def test_a_variant_that_hardly_knows_better_takes_no_time_that_others_need(tmp_path: Path) -> None:
+    text = VARIANTS.replace("LOAD", "0.4").replace("SMALL", "0.89")
+    played = list(endings(written(tmp_path, text)))
+    assert sum(ending.in_time for ending in played) > 0.995 * len(played)
