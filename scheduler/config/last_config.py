@@ -17,7 +17,7 @@ from typing import Any
 
 from scheduler.config.box import Config, default_state_dir, load_config
 from scheduler.config.problems import ConfigError, Problem
-from scheduler.files import replace_file
+from scheduler.files import read_regular, replace_file
 
 EMPTY = (
     "it is empty, perhaps half-written, so the previous configuration stays; to select all "
@@ -57,7 +57,7 @@ class LastConfig:
         not what was last in use.
         """
         try:
-            text = self._file.read_text(encoding="utf-8")
+            text = read_regular(self._file).decode()
             load_config(self._file, self._over, text)
         except (OSError, ConfigError, UnicodeDecodeError):
             return
@@ -72,7 +72,7 @@ class LastConfig:
 
     def _kept(self) -> str | None:
         try:
-            return self._copy.read_text(encoding="utf-8")
+            return self._copy.read_bytes().decode()
         except (OSError, UnicodeDecodeError):
             return None
 
@@ -119,14 +119,14 @@ def load_again(
     with suppress(OSError, ConfigError, UnicodeDecodeError):
         if copy is not None:
             _check_content(copy)  # after a power failure it may be empty
-            config = load_config(file, over, copy.read_text(encoding="utf-8"))
+            config = load_config(file, over, copy.read_bytes().decode())
             os.environ[_PLACE] = str(copy.parent)
             return config, mistake
     raise mistake
 
 
 def _check_content(file: Path | None) -> None:
-    if file is not None and not file.read_bytes().strip():
+    if file is not None and not read_regular(file).strip():
         raise ConfigError(str(file), [Problem("", EMPTY)])
 
 
@@ -150,7 +150,7 @@ def _has_refused(state_dir: Path, file: Path) -> bool:
 def _state_dirs(file: Path) -> Iterator[Path]:
     """Where the state folder may be that the file names, as far as it can still be read."""
     with suppress(OSError, RuntimeError):
-        for named in _STATE_DIR.findall(file.read_bytes()):
+        for named in _STATE_DIR.findall(read_regular(file)):
             path = Path(os.fsdecode(named.strip()))
             yield Path(os.path.normpath(file.absolute().parent / path.expanduser()))
     yield default_state_dir()
@@ -165,5 +165,5 @@ def _digest(file: Path) -> str:
     """A mark of the file and of what is in it now."""
     mark = hashlib.blake2b(os.fsencode(file.absolute()), digest_size=16)
     with suppress(OSError):  # there is none
-        mark.update(b"\n" + file.read_bytes())
+        mark.update(b"\n" + read_regular(file))
     return mark.hexdigest()

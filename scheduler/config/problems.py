@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from scheduler.config.types import Unquoted
 from scheduler.core.names import did_you_mean
 from scheduler.errors import LaxityError
-from scheduler.files import hint_beside
+from scheduler.files import hint_beside, read_regular
 from scheduler.yaml_loader import MALFORMED, Loader, Repeated, explained, repeated_keys
 
 Location = Sequence[str | int]
@@ -79,7 +79,7 @@ def read_yaml_file(path: Path) -> tuple[dict[str, Any], yaml.Node | None]:
         ConfigError: It can't be read, or as in `read_yaml`.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode()
     except OSError as error:
         told = f"can't be read: {error.strerror}{hint_beside(path)}"
         raise ConfigError(str(path), [Problem("", told)]) from None

@@ -21,7 +21,7 @@ from scheduler.core.policy import Policy
 from scheduler.daemon.driver import Driver
 from scheduler.daemon.hung_policy import HungPolicy
 from scheduler.device_specs import check_here
-from scheduler.files import replace_file
+from scheduler.files import read_regular, replace_file
 from scheduler.policy_loading import check_policy, files_of
 from workers.starting_again import is_brought_back
 
@@ -110,7 +110,7 @@ def reloaded(old: Config, config_file: Path | None, over: Mapping[str, Any]) -> 
 
 def _is_empty(file: Path) -> bool:
     try:
-        return not file.read_bytes().strip()
+        return not read_regular(file).strip()
     except OSError:  # just removed
         return True
 

@@ -1,6 +1,7 @@
 """The configuration file: defaults, what is refused, and how a refusal reads."""
 
 import contextlib
+import os
 import pickle
 import re
 import socket
@@ -282,6 +283,18 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"site: caf\xe9\n")
     with pytest.raises(ConfigError, match=r"latin\.yaml: not UTF-8 text: byte 9 is 0xe9"):
         load_config(tmp_path / "latin.yaml")
+
+
+def test_a_pipe_is_refused_as_it_is_empty_when_it_is_read_again():
+    """`laxity config check <(…)` called any file good."""
+    end, start = os.pipe()
+    try:
+        os.write(start, b"limts: {}")
+        os.close(start)
+        with pytest.raises(ConfigError, match=f"/dev/fd/{end}: can't be read: .* a regular file"):
+            load_config(Path(f"/dev/fd/{end}"))
+    finally:
+        os.close(end)
 
 
 def test_an_error_crosses_processes(write):

@@ -63,6 +63,17 @@ def test_a_file_that_was_emptied_is_being_written(tmp_path: Path, text: str):
     assert reloaded(old, file, {}).config.policy.name == "goodput"
 
 
+def test_a_pipe_in_the_place_of_the_file_is_waited_for_by_nobody(tmp_path: Path):
+    file = tmp_path / "edge.yaml"
+    os.mkfifo(file)
+    last, read = LastConfig(file, {}, tmp_path), reloaded(Config(), file, {})
+    last.keep()
+    last.refuse()
+    (told,) = read.not_taken
+    assert "must be a regular file" in told
+    assert read.policy is None
+
+
 def test_a_file_that_was_empty_from_the_start_means_the_defaults(tmp_path: Path):
     file = tmp_path / "edge.yaml"
     file.touch()
