@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from scheduler import wire
+from scheduler.core.figures import figure
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import InvalidInput
 from scheduler.texts import dtype_name
@@ -91,7 +92,7 @@ class Result:
         )
         notes = f", {self.notes}" if self.notes else ""
         return (
-            f"<Result {self.outcome} in {self.timing.total_ns / 1e6:.3g} ms "
+            f"<Result {self.outcome} in {figure(self.timing.total_ns / 1e6)} ms "
             f"by {self.variant!r} on {self.target}, {{{outputs}}}{notes}>"
         )
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from scheduler.core.figures import figure
 from workers.profiling import LatencySamples
 from workers.residency import Key
 
@@ -57,5 +58,5 @@ class StuckWatch:
             return None
         return (
             f"a batch of {count} of {model}/{variant} has run for {took_s:.0f} s, "
-            f"though at most {usual_ns / 1e6:.3g} ms were expected"
+            f"though at most {figure(usual_ns / 1e6)} ms were expected"
         )

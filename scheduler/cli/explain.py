@@ -18,7 +18,8 @@ from rich.text import Text
 from scheduler.cli.box import Url, box
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.streams import AsJson, WrongUsage, print_json, say
-from scheduler.cli.tables import STYLES, figure, plain_table
+from scheduler.cli.tables import STYLES, plain_table
+from scheduler.core.figures import figure
 from scheduler.core.outcomes import Outcome
 from scheduler.errors import LaxityError, TaskNotFound
 

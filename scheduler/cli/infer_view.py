@@ -16,7 +16,8 @@ from rich.console import Console
 
 from scheduler.cli.inputs import Prepared
 from scheduler.cli.streams import WrongUsage
-from scheduler.cli.tables import figure, outputs_view, top_values
+from scheduler.cli.tables import outputs_view, top_values
+from scheduler.core.figures import figure
 from scheduler.errors import DeadlineInfeasible, LaxityError
 from scheduler.files import write_output
 from scheduler.result import Result

@@ -14,7 +14,8 @@ from rich.console import Console
 from scheduler.cli.help import COMMAND, examples, given
 from scheduler.cli.inputs import load_array, load_items
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
-from scheduler.cli.tables import figure, plain_table
+from scheduler.cli.tables import plain_table
+from scheduler.core.figures import figure
 from scheduler.errors import LaxityError
 from scheduler.shares import percent
 from workers.model import Model, Variant

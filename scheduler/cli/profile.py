@@ -15,10 +15,11 @@ from rich.table import Table
 
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.streams import AsJson, WrongUsage, print_json
-from scheduler.cli.tables import figure, plain_table
+from scheduler.cli.tables import plain_table
 from scheduler.config.box import Config, load_config
 from scheduler.config.devices import DeviceConfig
 from scheduler.config.problems import ConfigError
+from scheduler.core.figures import figure
 from scheduler.errors import LaxityError
 
 if TYPE_CHECKING:

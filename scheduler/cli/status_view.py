@@ -14,10 +14,10 @@ from scheduler.cli.tables import (
     STYLES,
     Answer,
     duration,
-    figure,
     plain_table,
     policy_text,
 )
+from scheduler.core.figures import figure
 from scheduler.core.outcomes import Outcome
 from scheduler.shares import percent
 

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scheduler.core.figures import figure
 from scheduler.core.signature import shape_text
 from scheduler.shares import percent
 from scheduler.texts import decoded, dtype_name
@@ -172,11 +173,6 @@ def top_values(array: NDArray[Any], count: int) -> list[tuple[str, float | int]]
 def spell(spec: Answer) -> str:
     """Name, dtype and shape of a tensor."""
     return f"{spec['name']} {spec['dtype']} {shape_text(spec['shape'])}"
-
-
-def figure(value: float) -> str:
-    """A number with three significant digits, or rounded to an integer from 100."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def per_second(rate: float) -> str:

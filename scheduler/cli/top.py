@@ -16,8 +16,9 @@ from scheduler.cli.box import Url, box, is_restarted, screen
 from scheduler.cli.help import COMMAND, examples
 from scheduler.cli.status_view import headline
 from scheduler.cli.streams import AsJson, print_json_line
-from scheduler.cli.tables import STYLES, figure, per_second, plain_table
+from scheduler.cli.tables import STYLES, per_second, plain_table
 from scheduler.client.sync_client import Client
+from scheduler.core.figures import figure
 from scheduler.shares import percent
 
 app = typer.Typer(add_completion=False)

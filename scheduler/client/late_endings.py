@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import ceil
 
 from scheduler.client.call import Call
+from scheduler.core.figures import figure
 from scheduler.errors import DeadlineExpired, DeadlineInfeasible, LaxityError, Unavailable
 
 
@@ -22,7 +23,7 @@ def expired(call: Call, url: str, way_ns: float, lost: str, waited: str) -> Laxi
     budget_ms = (call.deadline_ns - call.submitted_ns) / 1e6
     detail = {"budget_ms": budget_ms}
     if not call.is_infer:
-        return Unavailable(f"{url} did not answer within {budget_ms / 1e3:.3g} s", detail)
+        return Unavailable(f"{url} did not answer within {figure(budget_ms / 1e3)} s", detail)
     if call.sends and call.connection is None:
         where = f"the connection to {url} was lost: {lost}"
     elif call.sends:
@@ -30,7 +31,7 @@ def expired(call: Call, url: str, way_ns: float, lost: str, waited: str) -> Laxi
     elif waited:
         where = f"it waited here, because {waited}"
     elif budget_ms <= way_ns / 1e6:
-        where = f"the round trip to {url} takes {way_ns / 1e6:.2g} ms by itself"
+        where = f"the round trip to {url} takes {figure(way_ns / 1e6)} ms by itself"
     else:
         where = "it was not sent yet, because this process was busy"
     return DeadlineExpired(f"the deadline of {budget_ms:.12g} ms passed; {where}", detail)

@@ -167,6 +167,8 @@ def test_what_a_notebook_shows(box, client):
     assert repr(result) == (
         "<Result completed in 6e-06 ms by 'fp32' on cpu:0, {'image': float64 [1000, 1, 1]}>"
     )
+    result.timing = result.timing._replace(total_ns=1_234_567_890)
+    assert repr(result).startswith("<Result completed in 1,235 ms by")
     result.outputs = {"label": np.array(b"cat")}
     assert repr(result).endswith("{'label': string []}>")
     result.notes = {"shrunk": "image as float16"}

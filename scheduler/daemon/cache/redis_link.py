@@ -23,6 +23,7 @@ from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from scheduler.backoff import Backoff
 from scheduler.config.cache import why_away, without_secrets
+from scheduler.core.figures import figure
 from scheduler.daemon.figures import milliseconds
 
 
@@ -180,7 +181,7 @@ class RedisLink:
         await self._ask("PING")
         took_ns = time.monotonic_ns() - began_ns
         if took_ns > self._timeout_s * 1e9:
-            raise RedisError(f"an answer took {took_ns / 1e6:.3g} ms")
+            raise RedisError(f"an answer took {figure(took_ns / 1e6)} ms")
         self._latency_ns.clear()
         self._latency_ns.append(took_ns)
         self._unsent.clear()
