@@ -184,9 +184,8 @@ def _unpack_header(raw: memoryview) -> Header:
     try:
         header = msgpack.unpackb(raw, strict_map_key=True, max_ext_len=0)
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise ProtocolError(
-            f"a frame header is one msgpack map with string keys: {error}"
-        ) from None
+        told = "a frame header is one msgpack map with string keys"
+        raise ProtocolError(": ".join(filter(None, (told, str(error))))) from None
     if not isinstance(header, dict) or not isinstance(header.get("t"), str):
         raise ProtocolError("a frame header is a msgpack map with the message type under 't'")
     return header

@@ -145,6 +145,7 @@ class TestFrames:
             (frame({1: 1}), "string keys"),
             (frame({"t": "x", "x": msgpack.ExtType(1, b"x")}), "one msgpack map"),
             (frame({"t": "x"})[:-1] + b"\xff", "one msgpack map"),
+            (struct.pack("<II", 1, 0) + b"\xc1", "with string keys$"),
         ],
     )
     def test_what_can_not_be_followed_is_said(self, data, message):
