@@ -53,6 +53,10 @@ class LimitsConfig(Section):
     queue_requests: Count = 10_000
     """Requests that are queued or running at once."""
 
+    queue_shapes: Count = 128
+    """Different shapes of the inputs of one model that wait at once. They share no batch, and the
+    more there are, the longer each decision takes."""
+
     queue_mb: Count = 256
     """Tensors of the requests that are queued or running, in 10^6 bytes."""
 

@@ -21,6 +21,12 @@ def refusal(
         return Outcome.OVERLOADED, f"{limits.requests} requests are held already"
     if ledger.held_bytes > limits.bytes:
         return Outcome.OVERLOADED, f"requests hold {limits.bytes} bytes of tensors already"
+    kind = request.kind
+    if kind not in ledger.queues and ledger.classes.get(kind.model, 0) >= limits.classes:
+        return Outcome.OVERLOADED, (
+            f"inputs of {limits.classes} shapes wait for model {kind.model!r} already "
+            "(limits.queue_shapes); model.yaml can have them padded to a few"
+        )
     if request.deadline_ns <= now_ns:
         return Outcome.EXPIRED, "the deadline had passed on arrival"
     if not servable(request, now_ns, targets):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ def _of_requests(scheduler: Scheduler) -> dict[str, bool]:
         "a queue holds one class": all(
             request.kind == kind for kind, queue in ledger.queues.items() for request in queue
         ),
+        "the queues of each model are counted": ledger.classes
+        == Counter(kind.model for kind in ledger.queues),
         "every accepted request has ended once or is pending": ledger.accepted
         == sum(ledger.counts.values()) + len(records),
         "held bytes are those of the pending requests": ledger.held_bytes

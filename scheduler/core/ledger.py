@@ -58,6 +58,7 @@ class Ledger:
     Attributes:
         records: The requests that have not ended, by id.
         queues: The queued ones among them, by class; no queue is empty.
+        classes: How many of these queues each model has, of those that have any.
         counts: How many requests ended with each outcome.
         accepted: How many were accepted so far.
         held_bytes: The size of the tensors of the requests that have not ended.
@@ -68,6 +69,7 @@ class Ledger:
         """Starts empty."""
         self.records: dict[int, Record] = {}
         self.queues: dict[RequestClass, ClassQueue] = {}
+        self.classes: dict[str, int] = {}
         self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self.accepted = 0
         self.held_bytes = 0
@@ -109,6 +111,7 @@ class Ledger:
         queue = self.queues.get(kind)
         if queue is None:
             queue = self.queues[kind] = ClassQueue(kind)
+            self.classes[kind.model] = self.classes.get(kind.model, 0) + 1
         queue.push(record.request)
         record.queued = True
 
@@ -125,6 +128,9 @@ class Ledger:
         record.queued = False
         if not queue:
             del self.queues[kind]
+            self.classes[kind.model] -= 1
+            if not self.classes[kind.model]:
+                del self.classes[kind.model]
 
     def queued(self) -> list[Record]:
         """The queued requests, in order of arrival."""

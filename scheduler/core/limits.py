@@ -12,6 +12,7 @@ class Limits:
     Attributes:
         requests: Accepted requests that have not ended, queued and running.
         bytes: The memory that their tensors take.
+        classes: The classes of one model in which requests wait: each makes every decision longer.
         attempts: How often one request is executed before it counts as failed. One more attempt is
             allowed if the last one was in a shared batch, since another item may be to blame.
         story_entries: How many events and commands are kept for `story`.
@@ -19,5 +20,6 @@ class Limits:
 
     requests: int = 10_000
     bytes: int = 1 << 30
+    classes: int = 128
     attempts: int = 2
     story_entries: int = 20_000

@@ -179,7 +179,7 @@ class SchedulerProcess:
         limits = config.limits
         first, lacking = self._live.first_policy()
         policy = FALLBACK if lacking else NamedPolicy(config.policy.name, config.policy.options)
-        held = Limits(requests=limits.queue_requests, bytes=limits.queue_mb * 10**6)
+        held = Limits(limits.queue_requests, limits.queue_mb * 10**6, classes=limits.queue_shapes)
         self._journal = open_journal(config, policy, held)
         price = config.energy.cost_per_kwh
         self._driver = Driver(

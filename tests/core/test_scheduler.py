@@ -405,6 +405,22 @@ def test_a_refused_run_costs_no_attempt_and_keeps_company(box):
         assert sent.request_ids == (1, 2)
 
 
+def test_the_shapes_of_one_model_that_wait_are_bounded_and_those_of_others_are_not():
+    """Each is a queue of its own, and every decision looks at all of them."""
+    box = Watch(POLICIES["edf"], Limits(classes=2))
+    box.handle(TargetUp(target("cpu:0", offer("m"), offer("n"), slots=1)), 0)
+    shapes = [RequestClass("m", None, ((length,),)) for length in range(4)]
+    submit(box, request(1, 900, shapes[0]))  # runs
+    said = submit(box, *(request(i, 900, shapes[i - 1]) for i in (2, 3, 4)))
+    assert outcomes(said) == {4: Outcome.OVERLOADED}
+    assert "inputs of 2 shapes wait for model 'm' already" in of(Finish, said)[0].reason
+    others = request(5, 900, shapes[2]), request(6, 900, RequestClass("n", None, ((9,),)))
+    assert outcomes(submit(box, *others)) == {}
+    box.handle(Cancelled(2), MS)
+    assert outcomes(submit(box, request(7, 900, shapes[3]), at_ms=1)) == {}
+    box.close()
+
+
 @pytest.mark.parametrize("attempts", [1, 2, 3])
 def test_attempts_are_bounded(attempts):
     box = Watch(POLICIES["edf"], Limits(attempts=attempts))
