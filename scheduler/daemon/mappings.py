@@ -37,6 +37,10 @@ class Mappings:
         if number in self._told:
             self._mapped.add(number)
 
+    def is_gone(self, number: int) -> bool:
+        """Whether nothing will be in this memory any more, as its client has left."""
+        return number not in self._pages
+
     def forget_gone(self) -> None:
         """Has the other end unmap what nothing will be in any more."""
         for number in self._told - self._pages.keys():

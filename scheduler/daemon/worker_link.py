@@ -290,8 +290,9 @@ class WorkerLink(asyncio.BufferedProtocol):
                 if self._mappings is not None:
                     self._mappings.mapped(header["pages"])
             case "not_mapped":
-                why = header["reason"]
-                log.warning("worker gets large inputs sent", device=self.device_id, reason=why)
+                if self._mappings is None or not self._mappings.is_gone(header["pages"]):
+                    why = header["reason"]
+                    log.warning("worker gets large inputs sent", device=self.device_id, reason=why)
             case "offer":
                 self._listener.on_offer(self.device_id, offer_from(header))
             case "withdrawn":

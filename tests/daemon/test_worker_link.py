@@ -18,8 +18,10 @@ import structlog
 from scheduler.core.commands import Dispatch
 from scheduler.daemon import worker_link
 from scheduler.daemon.link import LinkListener
+from scheduler.daemon.shared_bodies import SharedBodies
 from scheduler.daemon.silence import why_silent
 from scheduler.daemon.worker_link import WorkerLink
+from scheduler.shared_pages import LEAST_BYTES
 from scheduler.wire import FrameLimits, FrameReader, encode, pack_tensors
 from tests.waiting import PATIENCE_S, eventually
 from workers.kernel_files import standing
@@ -56,10 +58,10 @@ def played(tmp_path, monkeypatch):
     """Runs a play with a link, and a worker that says what it is told to."""
     monkeypatch.setattr(worker_link, "_LOOK_S", 0.005)
 
-    def play(acts):
+    def play(acts, shared=None):
         async def main(listener):
             heard = Heard()
-            link = WorkerLink("cpu:0", tmp_path / "w", cast(LinkListener, heard))
+            link = WorkerLink("cpu:0", tmp_path / "w", cast(LinkListener, heard), shared)
             heard.link = link
             connecting = asyncio.ensure_future(link.keep_connected())
             await acts(partial(asyncio.to_thread, listener.accept), heard)
@@ -99,6 +101,27 @@ def test_what_a_worker_serves_no_more_is_withdrawn(played):
             assert reason == "the model's files were replaced"
 
     played(acts)
+
+
+def test_a_client_that_left_before_the_worker_had_its_memory_is_no_news(played):
+    shared = SharedBodies(LEAST_BYTES)
+    gone, here = shared.lend(), shared.lend()
+    assert gone is not None
+    assert here is not None
+    shared.withdraw(gone)
+
+    async def acts(accept, heard):
+        with (await accept())[0] as worker, structlog.testing.capture_logs() as logs:
+            for number in (gone, here):
+                failed = {"t": "not_mapped", "pages": number, "reason": f"no file of {number}"}
+                worker.sendall(encode(failed)[0])
+            worker.sendall(TELEMETRY)
+            await heard.next()
+        told = [each["reason"] for each in logs if each["event"] == "worker gets large inputs sent"]
+        assert told == [f"no file of {here}"]
+
+    played(acts, shared)
+    shared.withdraw(here)
 
 
 def test_a_process_that_has_no_file_left_connects_when_it_has(played, monkeypatch):
