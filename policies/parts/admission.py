@@ -202,13 +202,8 @@ class Admission:
             if bid.target_id not in pace.target_ids:
                 continue
             served = len(batch) if queue.kind == bid.kind else 0
-            behind_ns, beside_ns = (
-                [
-                    max(start_ns, free_ns) if at == bid.target_id else start_ns
-                    for at, start_ns in zip(pace.ids, pace.starts_ns(self._outlook), strict=True)
-                ]
-                for free_ns in (done_ns, instead_ns)
-            )
+            behind_ns = self._starts_ns(pace, bid.target_id, done_ns)
+            shorter_ns = self._starts_ns(pace, bid.target_id, instead_ns)
             place = len(queue) - 1
             while place >= served:
                 request = queue.nth(place)
@@ -217,13 +212,20 @@ class Admission:
                 ready_ns = int(caught_up_ns(behind_ns, max(SPARE * work_ns, paused_ns)))
                 soonest_ns = pace.soonest_ns(behind_ns, ready_ns)
                 if soonest_ns > request.deadline_ns:
-                    ready_ns = int(caught_up_ns(beside_ns, work_ns))
-                    if pace.soonest_ns(beside_ns, ready_ns) <= request.deadline_ns:
+                    ready_ns = int(caught_up_ns(shorter_ns, work_ns))
+                    if pace.soonest_ns(shorter_ns, ready_ns) <= request.deadline_ns:
                         return True
                 elif soonest_ns <= queue.soonest_ns():
                     break  # so are all before it
                 place = place // 2 if place else -1
         return False
+
+    def _starts_ns(self, pace: Pace, target_id: str, free_ns: int) -> list[int]:
+        """`Pace.starts_ns`, with a target that is free only at a time."""
+        starts_ns = pace.starts_ns(self._outlook)
+        at = pace.ids.index(target_id)
+        starts_ns[at] = max(starts_ns[at], free_ns)
+        return starts_ns
 
     def _work_ahead_ns(self, request: Request, pace: Pace) -> float:
         """How long the targets of a queued request need for what is ahead of it, as learned."""
