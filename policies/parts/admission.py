@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from heapq import nlargest
 from math import fsum, inf
 
 from policies.parts.caution import Caution
@@ -43,6 +44,9 @@ SPARE = 2.0
 longer than another: what was promised should not hang on the last moment, and of a queue only some
 places are looked at, of which each has twice as many ahead as the next. Where batches are far
 shorter than the pause between two (`TargetSpec.lead_ns`), that pause counts instead."""
+
+LOOKED_AT = 16
+"""In how many of the longest queues requests are looked at that may miss behind a batch."""
 
 _TRIES = 3
 """How many budgets are tried for a counter-offer before one that is certain to do."""
@@ -187,7 +191,7 @@ class Admission:
         """Whether queued requests would miss behind a batch, but not behind a shorter one.
 
         Unlike one that can start only now, they may miss because of how many they are. In each
-        queue the last request is looked at, the one in the middle, and so on to the first.
+        long queue the last request is looked at, the one in the middle, and so on to the first.
 
         Args:
             batch: The first requests of their queue, which either batch serves.
@@ -198,7 +202,10 @@ class Admission:
         self.look()
         spec = bid.target.spec
         pause_ns = 0 if spec.remote else spec.lead_ns
-        for queue, pace in self._lanes:
+        lanes = self._lanes
+        if len(lanes) > LOOKED_AT:
+            lanes = nlargest(LOOKED_AT, lanes, key=_length)
+        for queue, pace in lanes:
             if bid.target_id not in pace.target_ids:
                 continue
             served = len(batch) if queue.kind == bid.kind else 0
@@ -382,6 +389,10 @@ class Admission:
             make_room(self._refused)
             remembered = self._refused[refused.kind] = deque(maxlen=REFUSED)
         remembered.append(refused.deadline_ns)
+
+
+def _length(lane: tuple[ClassQueue, Pace]) -> int:
+    return len(lane[0])
 
 
 def _drop_due(deadlines_ns: deque[int], due_ns: int) -> None:

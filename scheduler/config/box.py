@@ -53,7 +53,7 @@ class LimitsConfig(Section):
     queue_requests: Count = 10_000
     """Requests that are queued or running at once."""
 
-    queue_shapes: Count = 128
+    queue_shapes: Count = 512
     """Different shapes of the inputs of one model that wait at once. They share no batch, and the
     more there are, the longer each decision takes."""
 

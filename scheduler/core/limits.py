@@ -20,6 +20,6 @@ class Limits:
 
     requests: int = 10_000
     bytes: int = 1 << 30
-    classes: int = 128
+    classes: int = 512
     attempts: int = 2
     story_entries: int = 20_000
