@@ -29,7 +29,7 @@ from workers.runtimes.onnxruntime import (
     require_tensors,
     session_options,
 )
-from workers.runtimes.shape_plan import plan_profiles, spell_profiles
+from workers.runtimes.shape_plan import one_profile, plan_profiles, spell_profile
 from workers.tensors import Array
 
 CUDA_PROVIDER = "CUDAExecutionProvider"
@@ -136,18 +136,20 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
     ) -> list[Any]:
         """TensorRT's provider, and CUDA's for nodes without a TensorRT layer.
 
-        No precision is enabled, so the provider keeps to the file's own number formats.
+        No precision is enabled, so the provider keeps to the file's own number formats. There is a
+        single profile: the provider builds engines with several, but runs only the first
+        (microsoft/onnxruntime issue 23965, pull request 31624).
         """
-        profiles = plan_profiles(model, variant, model.max_batch)
+        profile = one_profile(plan_profiles(model, variant, model.max_batch))
         options = {
             "device_id": str(CUDA_DEVICE),
             "trt_engine_cache_enable": "1",
             "trt_engine_cache_path": str(cache_dir),
             "trt_timing_cache_enable": "1",
             "trt_timing_cache_path": str(cache_dir),
-            "trt_profile_min_shapes": spell_profiles(profiles, "least"),
-            "trt_profile_opt_shapes": spell_profiles(profiles, "best"),
-            "trt_profile_max_shapes": spell_profiles(profiles, "most"),
+            "trt_profile_min_shapes": spell_profile(profile, "least"),
+            "trt_profile_opt_shapes": spell_profile(profile, "best"),
+            "trt_profile_max_shapes": spell_profile(profile, "most"),
         }
         return [(TENSORRT_PROVIDER, options), (CUDA_PROVIDER, cuda_options(device))]
 

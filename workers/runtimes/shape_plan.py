@@ -74,17 +74,27 @@ def profile_for(profiles: list[Profile], shapes: dict[str, tuple[int, ...]]) -> 
     return None
 
 
-def spell_profiles(profiles: list[Profile], end: str) -> str:
-    """One end of all profiles in ONNX Runtime's syntax: `x:1x3x224x224,x:2x3x224x224`.
+def one_profile(profiles: list[Profile]) -> Profile:
+    """A single profile for all shapes of several, optimised as the last of them.
 
     Args:
-        profiles: The profiles to write.
+        profiles: The profiles of `plan_profiles`, from the smallest batches to the largest.
+    """
+    first, last = profiles[0], profiles[-1]
+    return {
+        name: InputRange(first[name].least, span.best, span.most) for name, span in last.items()
+    }
+
+
+def spell_profile(profile: Profile, end: str) -> str:
+    """One end of a profile in ONNX Runtime's syntax: `image:1x3x224x224,size:1x2`.
+
+    Args:
+        profile: The profile to write.
         end: `least`, `best` or `most`.
     """
     return ",".join(
-        f"{name}:{'x'.join(map(str, getattr(span, end)))}"
-        for profile in profiles
-        for name, span in profile.items()
+        f"{name}:{'x'.join(map(str, getattr(span, end)))}" for name, span in profile.items()
     )
 
 
