@@ -89,12 +89,17 @@ def expose_gpu(device: DeviceSpec, environ: MutableMapping[str, str] = os.enviro
     Ray hides every GPU from an actor that requests none. Ours request none, because Ray does not
     know a Tegra's GPU or MIG instances. The variables are from the CUDA C++ Programming Guide,
     section "CUDA Environment Variables", and of the Multi-Process Service's guide.
+
+    TF32 is forbidden here as well as by each library's own option, since ONNX Runtime has none for
+    its TensorRT provider, which allows TF32 (microsoft/onnxruntime issues 6427 and 26029).
     """
     if device.kind != "gpu" or "emulated" in device.runtimes:
         return
     options = device_options(device)
     environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     environ["CUDA_VISIBLE_DEVICES"] = cuda_name(device)
+    if not options.tf32:
+        environ["NVIDIA_TF32_OVERRIDE"] = "0"
     if options.share is not None:
         environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{100 * options.share:g}"
     if options.gpu_memory_mb is not None:

@@ -168,11 +168,20 @@ def test_a_worker_sees_its_own_gpu_alone():
     assert environ == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "MIG-6a7b",
+        "NVIDIA_TF32_OVERRIDE": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=9M",
     }
     expose_gpu(DeviceSpec("cpu:0", "cpu"), environ)
     assert environ["CUDA_VISIBLE_DEVICES"] == "MIG-6a7b"
+
+
+def test_tf32_is_left_to_the_libraries_where_it_is_allowed():
+    environ: dict[str, str] = {}
+
+    expose_gpu(DeviceSpec("gpu:0", "gpu", options={"tf32": True}), environ)
+
+    assert "NVIDIA_TF32_OVERRIDE" not in environ
 
 
 def test_devices_have_the_names_of_their_libraries():
