@@ -18,6 +18,7 @@ Work = Callable[[], None]
 class Error(IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
+    cudaErrorInsufficientDriver = 35
     cudaErrorLaunchFailure = 719
     cudaErrorStreamCaptureUnsupported = 900
 
@@ -49,6 +50,9 @@ class FakeCuda:
 
     def cudaDriverGetVersion(self) -> tuple[Error, int]:
         return Error.cudaSuccess, 12060
+
+    def cudaRuntimeGetVersion(self) -> tuple[Error, int]:
+        return Error.cudaSuccess, 13050
 
     def cudaMemGetInfo(self) -> tuple[Error, int, int]:
         return Error.cudaSuccess, self.memory_bytes - self.used_bytes(), self.memory_bytes

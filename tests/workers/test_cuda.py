@@ -81,3 +81,27 @@ def test_a_box_without_a_gpu_says_so():
     assert Cuda(Failing()).fault() == (
         "cudaGetDeviceCount: libcudart.so.13 is not there look elsewhere"
     )
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        (0, "; no NVIDIA driver is loaded"),
+        (
+            12060,  # JetPack 6
+            "; the driver supports CUDA 12.6, and cuda-python is for 13.5: install a newer "
+            "driver, or pip install 'cuda-python==12.*' and an onnxruntime-gpu for CUDA 12",
+        ),
+    ],
+)
+def test_a_driver_that_is_absent_or_too_old_is_told_apart(driver, said):
+    class Refused(FakeCuda):
+        def cudaGetDeviceCount(self):
+            return Error.cudaErrorInsufficientDriver, None
+
+        def cudaDriverGetVersion(self):
+            return Error.cudaSuccess, driver
+
+    fault = Cuda(Refused()).fault() or ""
+    assert fault.startswith("cudaGetDeviceCount: cudaErrorInsufficientDriver, ")
+    assert fault.endswith(f"operation not permitted{said}")

@@ -142,7 +142,10 @@ def test_a_cuda_library_that_cannot_be_found_is_named(monkeypatch):
         print("Failed to load libcublasLt.so.13: no such file\nPlease follow https://...")
 
     monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
-    assert _preload_libraries() == "; Failed to load libcublasLt.so.13: no such file"
+    assert _preload_libraries() == (
+        "; Failed to load libcublasLt.so.13: no such file; if CUDA is not installed, "
+        "pip install 'onnxruntime-gpu[cuda,cudnn]'"
+    )
 
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None)
     assert _preload_libraries() == ""
@@ -271,6 +274,41 @@ def test_a_session_that_did_not_get_its_provider_is_refused(add, load, tmp_path,
 
     with pytest.raises(ModelLoadError, match=r"could not start CUDAExecutionProvider \(preloaded"):
         runtime.load(model, model.variants[0], GPU, tmp_path)
+
+
+@pytest.fixture
+def built_for_tensorrt(monkeypatch, tmp_path):
+    """An ONNX Runtime with the provider, whose library needs another one of the given name."""
+
+    def build(needed: bytes) -> None:
+        names = ["TensorrtExecutionProvider", "CPUExecutionProvider"]
+        monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+        monkeypatch.setattr(onnxruntime, "__file__", str(tmp_path / "__init__.py"))
+        (tmp_path / "capi").mkdir()
+        library = tmp_path / "capi" / "libonnxruntime_providers_tensorrt.so"
+        library.write_bytes(b"\x7fELF\0libcublas.so.13\0" + needed + b"\0libc.so.6\0")
+
+    return build
+
+
+def test_the_tensorrt_that_the_provider_needs_is_named(monkeypatch, built_for_tensorrt):
+    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="100.4.0"))
+    built_for_tensorrt(b"libnvinfer.so.99")
+
+    missing = OnnxRuntimeTensorRt().missing() or ""
+
+    assert "built for TensorRT 99 (libnvinfer.so.99: cannot open shared object file" in missing
+    assert missing.endswith("pip install 'tensorrt>=99,<100'")
+
+
+def test_a_tensorrt_that_is_loaded_is_found_by_its_name(monkeypatch, built_for_tensorrt):
+    loaded: list[str] = []
+    monkeypatch.setitem(sys.modules, "tensorrt", None)  # the system's, without its Python module
+    monkeypatch.setattr("ctypes.CDLL", loaded.append)
+    built_for_tensorrt(b"libnvinfer.so.10")
+
+    assert OnnxRuntimeTensorRt().missing() is None
+    assert loaded == ["libnvinfer.so.10"]
 
 
 def test_a_build_without_the_provider_says_which_to_install(monkeypatch):

@@ -14,7 +14,16 @@ from workers.tensors import Array
 
 
 class CudaError(RuntimeError):
-    """A CUDA call failed; the message has the call's name and CUDA's error text."""
+    """A CUDA call failed; the message has the call's name and CUDA's error text.
+
+    Attributes:
+        name: CUDA's name of the error, such as `cudaErrorMemoryAllocation`; "" where the call could
+            not be made.
+    """
+
+    def __init__(self, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +67,8 @@ class Cuda:
         try:
             count = self._call("cudaGetDeviceCount")
         except CudaError as error:
-            return str(error)
+            is_refused = error.name == "cudaErrorInsufficientDriver"
+            return f"{error}{self._why_refused()}" if is_refused else str(error)
         return None if count > CUDA_DEVICE else "CUDA finds no GPU"
 
     def identity(self) -> GpuIdentity:
@@ -69,7 +79,7 @@ class Cuda:
         return GpuIdentity(
             name=name.decode() if isinstance(name, bytes) else str(name),
             compute_capability=f"{properties.major}.{properties.minor}",
-            driver=f"{version // 1000}.{version % 1000 // 10}",
+            driver=_spelled(version),
             memory_bytes=int(properties.totalGlobalMem),
         )
 
@@ -144,15 +154,29 @@ class Cuda:
         except RuntimeError as missing:  # cuda-python looks for the libraries at the first call
             raise CudaError(f"{name}: {one_line(missing)}") from missing
         if int(error) != 0:
-            raise CudaError(f"{name}: {self._words(error)}")
+            error_name, text = self._words(error)
+            raise CudaError(f"{name}: {error_name}, {text}", error_name)
         if not values:
             return None
         return values[0] if len(values) == 1 else tuple(values)
 
-    def _words(self, error: Any) -> str:
+    def _words(self, error: Any) -> tuple[str, str]:
         _, name = self._api.cudaGetErrorName(error)
         _, text = self._api.cudaGetErrorString(error)
-        return f"{_text(name)}, {_text(text)}"
+        return _text(name), _text(text)
+
+    def _why_refused(self) -> str:
+        """Whether the driver is absent or too old, for which CUDA has the same error."""
+        driver = int(self._call("cudaDriverGetVersion"))
+        if driver == 0:
+            return "; no NVIDIA driver is loaded"
+        runtime = int(self._call("cudaRuntimeGetVersion"))
+        major = driver // 1000
+        return (
+            f"; the driver supports CUDA {_spelled(driver)}, and cuda-python is for "
+            f"{_spelled(runtime)}: install a newer driver, or pip install 'cuda-python=={major}.*' "
+            f"and an onnxruntime-gpu for CUDA {major}"
+        )
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -177,6 +201,11 @@ def gpu_identity() -> GpuIdentity:
         CudaError: There is none.
     """
     return Cuda().identity()
+
+
+def _spelled(version: int) -> str:
+    """CUDA's number of a version, such as 12060, as people write it: `12.6`."""
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _text(value: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import io
+import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +21,7 @@ from workers.runtimes.base import (
     RunError,
     Tell,
     check_names,
+    one_line,
     refuse_text,
     shape_of,
 )
@@ -110,6 +113,10 @@ class OnnxRuntimeTensorRt(OnnxRuntimeCuda):
 
     name = "onnxruntime-tensorrt"
     provider = TENSORRT_PROVIDER
+
+    def missing(self) -> str | None:
+        """Why the provider, or the version of TensorRT that it was built for, is missing."""
+        return super().missing() or _tensorrt_fault()
 
     def version(self) -> str:
         """The versions of the library and of TensorRT, on which the stored engines depend."""
@@ -263,7 +270,38 @@ def _preload_libraries() -> str:
     with contextlib.redirect_stdout(said):
         preload()
     lines = [line for line in said.getvalue().splitlines() if line.startswith("Failed to load")]
-    return f"; {lines[0]}" if lines else ""
+    if not lines:
+        return ""
+    return f"; {lines[0]}; if CUDA is not installed, pip install 'onnxruntime-gpu[cuda,cudnn]'"
+
+
+def _tensorrt_fault() -> str | None:
+    """Why the TensorRT that the provider was built for cannot be loaded, or None.
+
+    Each build of ONNX Runtime needs one major version, by the name of its library, and with another
+    one would fail each model.
+    """
+    import onnxruntime
+
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    try:
+        content = (folder / "libonnxruntime_providers_tensorrt.so").read_bytes()
+    except OSError:
+        return None  # the library has its own words for it
+    found = re.search(rb"libnvinfer\.so\.(\d+)", content)
+    if found is None:
+        return None
+    with contextlib.suppress(ImportError, OSError):
+        import tensorrt  # noqa: F401  # pip's loads its libraries, from a folder of its own
+    try:
+        ctypes.CDLL(found[0].decode())
+    except OSError as error:
+        major = int(found[1])
+        return (
+            f"this onnxruntime is built for TensorRT {major} ({one_line(error)}); "
+            f"pip install 'tensorrt>={major},<{major + 1}'"
+        )
+    return None
 
 
 def _tensorrt_version() -> str:
