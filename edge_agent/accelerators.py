@@ -20,7 +20,7 @@ class Accelerator:
         memory_bytes: Its own memory; None where it shares the box's or its driver doesn't say.
         driver: The driver's version.
         compute_capability: NVIDIA's number for what the GPU can execute, e.g. `8.7`.
-        uuid: NVIDIA's unique id of the GPU or MIG instance.
+        uuid: NVIDIA's unique id of the GPU or MIG instance, as CUDA takes it; a Tegra's has none.
     """
 
     kind: Literal["gpu", "npu"]
@@ -146,7 +146,12 @@ def _nvidia_gpu(nvml: Any, card: Any, instance: Any, driver: str) -> Accelerator
 
 
 def _uuid(nvml: Any, instance: Any) -> str | None:
+    """The UUID, if it is one for CUDA_VISIBLE_DEVICES, which takes `GPU-...` and `MIG-...`.
+
+    NVML has an Orin's and a Thor's without that prefix (NVIDIA/go-nvlib, pkg/nvlib/info).
+    """
     try:
-        return str(nvml.nvmlDeviceGetUUID(instance))
+        found = str(nvml.nvmlDeviceGetUUID(instance))
     except nvml.NVMLError_NotSupported:
         return None
+    return found if found.startswith(("GPU-", "MIG-")) else None

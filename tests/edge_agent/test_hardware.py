@@ -364,7 +364,7 @@ class Nvml:
         return f"NVIDIA {instance}"
 
     def nvmlDeviceGetUUID(self, instance):
-        return f"UUID of {instance}"
+        return f"{'MIG' if 'MIG' in instance else 'GPU'}-5f2c of {instance}"
 
 
 def test_each_mig_instance_is_a_device_of_its_own():
@@ -373,9 +373,9 @@ def test_each_mig_instance_is_a_device_of_its_own():
     found = nvidia_gpus(nvml).accelerators
 
     assert [(gpu.name, gpu.uuid, gpu.compute_capability) for gpu in found] == [
-        ("NVIDIA A2", "UUID of A2", "8.6"),
-        ("NVIDIA A100 MIG 0", "UUID of A100 MIG 0", "8.0"),
-        ("NVIDIA A100 MIG 1", "UUID of A100 MIG 1", "8.0"),
+        ("NVIDIA A2", "GPU-5f2c of A2", "8.6"),
+        ("NVIDIA A100 MIG 0", "MIG-5f2c of A100 MIG 0", "8.0"),
+        ("NVIDIA A100 MIG 1", "MIG-5f2c of A100 MIG 1", "8.0"),
     ]
     assert nvml.shut_down
 
@@ -400,6 +400,19 @@ def test_a_tegras_gpu_shares_the_memory_of_its_box_and_may_have_no_uuid():
 
     (gpu,) = nvidia_gpus(Tegra()).accelerators
     assert (gpu.memory_bytes, gpu.uuid, gpu.driver) == (None, None, "580.65.06")
+
+
+def test_a_tegras_gpu_goes_by_its_number_since_cuda_does_not_take_its_uuid(orin_nano):
+    class Orin(Nvml):
+        def nvmlDeviceGetCount(self):
+            return 1
+
+        def nvmlDeviceGetUUID(self, instance):
+            return "54d0709b-558d-5a59-9c65-0c5fc14a21a4"  # as nvidia-smi -L of JetPack 6 shows it
+
+    found = probe_tree(orin_nano, nvidia=nvidia_gpus(Orin()).accelerators, cuda=("tensorrt",))
+
+    assert default_devices(found)[-1].options == {"cuda": 0}
 
 
 def test_a_driver_that_does_not_answer_is_a_note_and_one_that_is_absent_is_none():
