@@ -81,6 +81,7 @@ class WorkerProcess:
             self._start("link", EmulatedLink(link, link_path, own_path).serve_forever)
         self._say_catalog()
         self._host.tell_offer = self._say_offer
+        self._host.tell_end = self._say_end
         self._prepared = threading.Event()
         self._start("serve", self._link.serve_forever)
         self._start("prepare", self._prepare_when_due)
@@ -188,10 +189,13 @@ class WorkerProcess:
             time.sleep(LOOK_FOR_STUCK_S)
             before, stuck = stuck, self._host.stuck()
         faulthandler.dump_traceback()  # the log then shows where it hangs
-        # In case sending the message hangs as well.
-        faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)
-        self._link.say("ending", {"t": "ending", "reason": stuck})
+        self._say_end(stuck)
         os._exit(1)
+
+    def _say_end(self, reason: str) -> None:
+        """Sends the last message; the process ends even if that hangs."""
+        faulthandler.dump_traceback_later(LAST_WORDS_S, exit=True)
+        self._link.say("ending", {"t": "ending", "reason": reason})
 
     def _say_offer(self, offer: Offer) -> None:
         self._link.say(_offer_key(offer.model, offer.variant), offer_header(offer))

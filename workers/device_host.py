@@ -21,6 +21,7 @@ from workers.crash_guard import ATTEMPTS, CrashGuard
 from workers.device_options import expose_gpu
 from workers.device_watch import DeviceWatch
 from workers.loading import Surroundings
+from workers.lost_device import LostDevice, print_end
 from workers.measuring_again import MeasuringAgain
 from workers.model import Model, Problem, Variant
 from workers.preparing import Preparation, Prepared, Progress, ignore_progress
@@ -80,6 +81,7 @@ class DeviceHost:
         problems: Problems of runtimes on this device so far.
         tell_offer: Called with a variant's offer when it leaves memory or returns to it; the
             latencies then include its loading time, or no longer do.
+        tell_end: Called with the reason before the process ends because its device is lost to it.
         contention: By the id of another device, the factor by which runs take longer here while
             that one is busy.
     """
@@ -112,6 +114,7 @@ class DeviceHost:
         self.spec = spec
         self.contention: dict[str, float] = {}
         self.tell_offer: Callable[[Offer], None] = ignore_offer
+        self.tell_end: Callable[[str], None] = print_end
         self._thread = threading.local()
         # First, because threads that runtimes start inherit the pinning.
         self._pin_thread()
@@ -417,6 +420,7 @@ class DeviceHost:
             effort,
             lambda: meter.read().energy_j,
             root,
+            LostDevice(lambda reason: self.tell_end(reason)),
         )
 
     def _report_store(self, reason: str) -> None:

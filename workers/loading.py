@@ -12,6 +12,7 @@ from workers.compiled_cache import CompiledCache
 from workers.crash_guard import CrashGuard
 from workers.device_watch import DeviceWatch
 from workers.fingerprint import Fingerprint, fingerprint, fingerprint_id
+from workers.lost_device import LostDevice
 from workers.memory import available_bytes, lack_of_room, name_shortage, resident_bytes
 from workers.model_files import ModelFileFault, files_digest
 from workers.profile_store import ProfileStore
@@ -41,6 +42,7 @@ class Surroundings:
         joules: Returns the energy that the device has drawn so far, or None where nothing meters
             it.
         root: Where `/proc` and `/sys` are found.
+        lost: Ends the process if the device is lost to it.
     """
 
     store: ProfileStore
@@ -51,6 +53,7 @@ class Surroundings:
     effort: Effort
     joules: Callable[[], float | None]
     root: Path
+    lost: LostDevice
 
 
 class Loader:
@@ -160,13 +163,15 @@ class Loader:
         try:
             session = runtime.load(case.model, case.variant, self.device, folder)
         except ModelLoadError as error:
+            self.around.lost.end_if_lost(runtime)
             self.report(case, runtime.name, name_shortage(case.variant.path, str(error)))
         except Exception as error:  # a library's failure with one model must not lose the others
+            self.around.lost.end_if_lost(runtime)
             reason = f"failed to load: {spell(error)}"
             self.report(case, runtime.name, name_shortage(case.variant.path, reason))
         else:
             self._seal(runtime, case, folder)
-            return session
+            return self.around.lost.watched(session, runtime)
         return None
 
     def must_build(self, runtime: Runtime, case: Case) -> bool:
@@ -187,7 +192,11 @@ class Loader:
             return False
         try:
             with self.around.guard.watch(self.attempt(runtime, case)):
-                runtime.build(case.model, case.variant, self.device, folder, tell)
+                try:
+                    runtime.build(case.model, case.variant, self.device, folder, tell)
+                except Exception:
+                    self.around.lost.end_if_lost(runtime)
+                    raise
         except Exception as error:  # as in open
             self.report(case, runtime.name, f"failed to build: {spell(error)}")
             return False

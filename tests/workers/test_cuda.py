@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.workers.fake_cuda import Error, FakeCuda
-from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault
+from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault, gpu_loss
 
 
 def test_a_gpu_says_what_compiled_code_depends_on():
@@ -42,6 +42,24 @@ def test_without_cuda_python_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
 
     assert "pip install 'laxity[gpu]'" in (gpu_fault() or "")
+    assert gpu_loss() is None
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (Error.cudaSuccess, None),
+        (Error.cudaErrorMemoryAllocation, None),
+        (Error.cudaErrorIllegalAddress, "cudaMemGetInfo: cudaErrorIllegalAddress, "),
+    ],
+)
+def test_a_gpu_is_lost_to_a_process_if_even_a_query_fails(error, lost):
+    class Card(FakeCuda):
+        def cudaMemGetInfo(self):
+            return error, 0, 0
+
+    assert (Cuda(Card()).lost() or "").startswith(lost or "")
+    assert (Cuda(Card()).lost() is None) == (lost is None)
 
 
 def test_every_call_exists_in_the_real_bindings():

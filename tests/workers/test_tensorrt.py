@@ -50,6 +50,7 @@ def gpu(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt", fake_tensorrt)
     monkeypatch.setattr(trt_runtime, "Cuda", lambda: Cuda(card))
     monkeypatch.setattr(trt_runtime, "gpu_fault", lambda: None)
+    monkeypatch.setattr(trt_runtime, "gpu_loss", lambda: Cuda(card).lost())
     monkeypatch.setattr(trt_runtime, "gpu_identity", lambda: Cuda(card).identity())
     return card
 
@@ -667,6 +668,75 @@ def test_an_answer_that_is_off_from_the_cpus_is_refused_with_its_numbers(
     assert problem.runtime == "tensorrt"
     assert problem.reason.startswith("rejected: 'y' is off by 0.")
     host.close()
+
+
+class TestAfterAnIllegalAccess:
+    """ "Any further CUDA work will return the same error", says CUDA of such an error."""
+
+    @pytest.fixture
+    def breaks(self, gpu, monkeypatch):
+        """Makes the GPU unusable for the process, whose end is an exception here."""
+
+        class Ended(BaseException):
+            pass
+
+        def end(status):
+            raise Ended(status)
+
+        def fails(*_):
+            return (Error.cudaErrorIllegalAddress,)
+
+        def breaks():
+            for call in ("cudaStreamSynchronize", "cudaMalloc", "cudaMemGetInfo"):
+                monkeypatch.setattr(gpu, call, fails)
+            return Ended
+
+        monkeypatch.setattr("workers.lost_device.os._exit", end)
+        return breaks
+
+    def test_a_worker_ends_and_says_why_rather_than_fail_all_requests(
+        self, add, root, gpu, here, tmp_path, breaks
+    ):
+        add("relu", onnx_models.relu())
+        host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+        assert len(list(host.prepare())) == 1
+        told: list[str] = []
+        host.tell_end = told.append
+        x = {"x": np.ones(3, np.float32)}
+
+        with pytest.raises(breaks()):
+            host.run("relu", "1", [x, x])
+
+        (reason,) = told
+        assert reason.startswith("tensorrt can no longer use the device in this process: cudaMemG")
+        assert "cudaErrorIllegalAddress" in reason
+
+    def test_it_ends_within_the_attempt_that_broke_it(
+        self, add, root, gpu, here, tmp_path, breaks, capsys
+    ):
+        add("relu", onnx_models.relu())
+        host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+
+        with pytest.raises(breaks()):
+            list(host.prepare())
+
+        assert "can no longer use the device" in capsys.readouterr().err
+        assert host.problems == []
+
+    def test_a_failure_of_one_run_ends_nothing(self, add, root, gpu, here, tmp_path, monkeypatch):
+        add("relu", onnx_models.relu())
+        host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+        list(host.prepare())
+        x = {"x": np.ones(3, np.float32)}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(gpu, "cudaStreamSynchronize", lambda _: (Error.cudaErrorLaunchFailure,))
+            (failed,) = host.run("relu", "1", [x])
+        (result,) = host.run("relu", "1", [x])
+
+        assert isinstance(failed, RunError)
+        assert isinstance(result, dict)
+        host.close()
 
 
 class TestTheProcessThatBuilds:

@@ -134,6 +134,15 @@ class Retaining(Protocol):
         ...
 
 
+@runtime_checkable
+class Losable(Protocol):
+    """A runtime to which its device can be lost for the rest of the process."""
+
+    def lost(self) -> str | None:
+        """Why this process can no longer use the device, or None."""
+        ...
+
+
 class Runtime(Protocol):
     """A library that loads and runs models."""
 

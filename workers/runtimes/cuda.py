@@ -88,6 +88,19 @@ class Cuda:
         free, _ = self._call("cudaMemGetInfo")
         return int(free)
 
+    def lost(self) -> str | None:
+        """Why this process can no longer use its GPU, or None.
+
+        After an error such as an illegal access "any further CUDA work will return the same error",
+        and "the process must be terminated and relaunched" (cudaError_t), so that a query shows it.
+        Full memory is no loss: the first query of a process needs some for CUDA's context.
+        """
+        try:
+            self.free_bytes()
+        except CudaError as error:
+            return None if error.name in ("", "cudaErrorMemoryAllocation") else str(error)
+        return None
+
     def create_stream(self) -> Any:
         """Create a stream that does not synchronise with the default one."""
         self._call("cudaSetDevice", CUDA_DEVICE)
@@ -192,6 +205,14 @@ def gpu_fault() -> str | None:
         return Cuda().fault()
     except ImportError as error:
         return f"cuda-python cannot be imported ({error}); pip install 'laxity[gpu]'"
+
+
+def gpu_loss() -> str | None:
+    """Why this process can no longer use its GPU, or None; see `Cuda.lost`."""
+    try:
+        return Cuda().lost()
+    except ImportError:
+        return None
 
 
 def gpu_identity() -> GpuIdentity:

@@ -25,7 +25,7 @@ from workers.runtimes.base import (
     refuse_text,
     shape_of,
 )
-from workers.runtimes.cuda import gpu_fault, gpu_identity
+from workers.runtimes.cuda import gpu_fault, gpu_identity, gpu_loss
 from workers.runtimes.onnxruntime import (
     OnnxRuntime,
     open_session,
@@ -68,6 +68,10 @@ class OnnxRuntimeCuda:
     def unreachable(self, device: DeviceSpec) -> str | None:
         """Why no NVIDIA GPU is available, or None."""
         return gpu_fault()
+
+    def lost(self) -> str | None:
+        """See `Losable.lost`."""
+        return gpu_loss()
 
     def processor(self, device: DeviceSpec) -> str | None:
         """The GPU and its driver."""

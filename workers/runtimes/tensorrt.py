@@ -7,7 +7,7 @@ from pathlib import Path
 from workers.device_options import device_options
 from workers.model import Model, Variant
 from workers.runtimes.base import DeviceSpec, ModelLoadError, Tell, one_line, refuse_text
-from workers.runtimes.cuda import Cuda, gpu_fault, gpu_identity
+from workers.runtimes.cuda import Cuda, gpu_fault, gpu_identity, gpu_loss
 from workers.runtimes.shape_plan import plan_profiles
 from workers.runtimes.tensorrt_build import BuildRequest, build_apart
 from workers.runtimes.tensorrt_session import TensorRtSession, open_engine
@@ -47,6 +47,10 @@ class TensorRt:
     def unreachable(self, device: DeviceSpec) -> str | None:
         """Why no NVIDIA GPU is available, or None."""
         return gpu_fault()
+
+    def lost(self) -> str | None:
+        """See `Losable.lost`."""
+        return gpu_loss()
 
     def processor(self, device: DeviceSpec) -> str | None:
         """The GPU and its driver, for which engines are built."""
