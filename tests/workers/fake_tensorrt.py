@@ -23,6 +23,15 @@ CUDA = FakeCuda()
 """The GPU that engines run on; a test puts its own here."""
 
 
+REGISTERED: list[Any] = []
+"""The loggers with which plugins were registered."""
+
+
+def init_libnvinfer_plugins(logger: Any, namespace: str) -> bool:
+    REGISTERED.append(logger)
+    return True
+
+
 class NetworkDefinitionCreationFlag(IntEnum):
     STRONGLY_TYPED = 1
 
@@ -121,6 +130,7 @@ class Builder:
         self._logger = logger
 
     def create_network(self, flags: int) -> dict[str, Any]:
+        assert REGISTERED
         assert flags == 1 << NetworkDefinitionCreationFlag.STRONGLY_TYPED
         return {}
 
@@ -181,6 +191,7 @@ class Runtime:
         self._logger = logger
 
     def deserialize_cuda_engine(self, content: bytes) -> ICudaEngine | None:
+        assert REGISTERED
         try:
             return ICudaEngine(**json.loads(content))
         except ValueError:

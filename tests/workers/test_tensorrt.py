@@ -114,7 +114,7 @@ def test_every_name_used_is_in_the_bindings_of_10_3_10_16_and_11_4():
             assert members <= set(NAMES[name]), name
     severities = {s.name for s in fake_tensorrt.ILogger.Severity}
     assert severities <= set(NAMES["ILogger.Severity"])
-    assert "nptype" in NAMES["module"]
+    assert {"nptype", "init_libnvinfer_plugins"} <= set(NAMES["module"])
     assert "device_memory_size_v2" in NAMES["ICudaEngine"]
 
 
@@ -265,6 +265,16 @@ def test_a_build_in_a_process_of_its_own(add, tmp_path, fake_package):
     assert open_engine(fake_tensorrt, (tmp_path / "model.engine").read_bytes())
 
 
+def test_what_the_library_prints_is_not_taken_for_an_answer(add, tmp_path, fake_package):
+    file = add("relu", onnx_models.relu())
+    module = fake_package / "tensorrt.py"
+    module.write_text(f"print('[TRT] loading', flush=True)\n{module.read_text()}")
+
+    build_apart(request_for(tmp_path, file), lambda text: None)
+
+    assert (tmp_path / "model.engine").exists()
+
+
 @pytest.mark.parametrize(
     ("module", "said"),
     [
@@ -317,6 +327,7 @@ def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monke
     ("call", "answer", "said"),
     [
         ("create_execution_context", None, "no room for another execution context"),
+        ("set_optimization_profile_async", False, "does not take its profile 1"),
         ("set_input_shape", False, r"does not take 'x' of \[2, 3\]"),
         ("infer_shapes", ["y"], "cannot tell the shapes of y"),
         ("get_tensor_shape", (-1, 3), "output 'y' has a shape that depends on the data"),
@@ -339,6 +350,45 @@ def test_whatever_tensorrt_refuses_is_an_error_and_the_session_lives_on(
             session.run({"x": x})
 
     np.testing.assert_array_equal(session.run({"x": x})["y"], np.zeros((2, 3)))
+
+
+def test_an_engine_that_refuses_to_be_captured_leaves_no_graph_and_is_enqueued(
+    add, load, gpu, open_session, monkeypatch
+):
+    add("relu", onnx_models.relu())
+    enqueue = fake_tensorrt.IExecutionContext.execute_async_v3
+
+    def only_outside(self, stream):
+        return stream not in gpu.capturing and enqueue(self, stream)
+
+    monkeypatch.setattr(fake_tensorrt.IExecutionContext, "execute_async_v3", only_outside)
+    x = np.full((2, 3), -1, np.float32)
+    np.testing.assert_array_equal(open_session(load("relu")).run({"x": x})["y"], np.zeros((2, 3)))
+    assert (gpu.capturing, gpu.graphs, gpu.launches) == ({}, [], 0)
+
+
+def test_a_refusal_has_the_reason_that_the_logger_got_and_errors_do_not_pile_up(
+    add, load, gpu, open_session, monkeypatch
+):
+    add("relu", onnx_models.relu())
+    session = open_session(load("relu"))
+    x = np.ones((1, 3), np.float32)
+    logger = session._engine.logger
+
+    def refuses(self, stream):
+        for number in range(1000):
+            logger.log(fake_tensorrt.ILogger.Severity.ERROR, f"error {number}")
+        return False
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fake_tensorrt.IExecutionContext, "execute_async_v3", refuses)
+        with pytest.raises(RunError, match="could not enqueue the run: error 999"):
+            session.run({"x": x})
+    assert session._engine.said == []
+    logger.log(fake_tensorrt.ILogger.Severity.WARNING, "no error")
+    for _ in range(1000):
+        logger.log(fake_tensorrt.ILogger.Severity.ERROR, "again")
+    assert session._engine.said == ["again"] * 16
 
 
 def test_an_error_of_cudas_while_a_batch_runs_has_its_words(

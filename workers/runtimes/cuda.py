@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,6 +153,11 @@ class Cuda:
             return self._call("cudaGraphInstantiate", graph, 0)
         finally:
             self._call("cudaGraphDestroy", graph)
+
+    def abandon_capture(self, stream: Any) -> None:
+        """End a recording after a failure, and forget what was recorded so far."""
+        with suppress(CudaError):  # the failure may have ended it
+            self._call("cudaGraphDestroy", self._call("cudaStreamEndCapture", stream))
 
     def launch(self, graph: Any, stream: Any) -> None:
         """Queue a recorded graph on a stream."""

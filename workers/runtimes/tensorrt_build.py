@@ -16,13 +16,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scheduler.files import replace_file
 from workers.runtimes.base import ModelLoadError, Tell, one_line
 from workers.runtimes.shape_plan import InputRange, Profile
-from workers.runtimes.tensorrt_log import error_logger, last
+from workers.runtimes.tensorrt_log import error_logger, last, register_plugins
 
 _NICE = 10
 """The niceness of a build, which must not slow down serving."""
@@ -86,6 +87,7 @@ def build_engine(trt: Any, request: BuildRequest, tell: Tell) -> bytes:
     """
     said: list[str] = []
     logger = error_logger(trt, said)
+    register_plugins(trt)
     try:
         builder = trt.Builder(logger)
     except (TypeError, RuntimeError) as error:  # what its bindings make of a null pointer
@@ -196,7 +198,6 @@ def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
 
     def say(**message: str) -> None:
         write(json.dumps(message) + "\n")
-        sys.stdout.flush()
 
     os.nice(_NICE)
     request = BuildRequest.from_json(read())
@@ -213,4 +214,6 @@ def main(read: Callable[[], str], write: Callable[[str], object]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.stdin.read, sys.stdout.write))
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # what a library prints is no answer
+        sys.exit(main(sys.stdin.read, partial(print, end="", file=answers, flush=True)))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from workers.runtimes.base import one_line
+
+_KEPT = 16
+"""The latest errors kept of each logger: a model that fails for days must not fill memory."""
 
 
 def error_logger(trt: Any, said: list[str]) -> Any:
@@ -12,7 +16,7 @@ def error_logger(trt: Any, said: list[str]) -> Any:
 
     Args:
         trt: The module `tensorrt`.
-        said: The list.
+        said: The list, which keeps the latest.
     """
     severe = (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR)
 
@@ -23,8 +27,27 @@ def error_logger(trt: Any, said: list[str]) -> Any:
         def log(self, severity: Any, message: str) -> None:
             if severity in severe:
                 said.append(message)
+                del said[:-_KEPT]
 
     return Logger()
+
+
+@cache
+def register_plugins(trt: Any) -> Any:
+    """Register TensorRT's own plugins, which implement some of ONNX's operators.
+
+    Without them neither an engine that has one can be built nor deserialised, such as one of
+    RoiAlign; see `init_libnvinfer_plugins` in TensorRT's Python API reference.
+
+    Args:
+        trt: The module `tensorrt`.
+
+    Returns:
+        The logger, which the plugins keep using.
+    """
+    logger = error_logger(trt, [])
+    trt.init_libnvinfer_plugins(logger, "")
+    return logger
 
 
 def last(said: list[str]) -> str | None:

@@ -15,7 +15,7 @@ from workers.model import Model
 from workers.runtimes.base import ModelLoadError, RunError, check_names, one_line, shape_of
 from workers.runtimes.cuda import Cuda, CudaError, array_at
 from workers.runtimes.shape_plan import Profile, profile_for
-from workers.runtimes.tensorrt_log import error_logger, last
+from workers.runtimes.tensorrt_log import error_logger, last, register_plugins
 from workers.tensors import Array
 
 _MAX_LANES = 16
@@ -26,11 +26,12 @@ Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine with the objects that must outlive it."""
+    """An engine with the objects that must outlive it, and the errors that its logger got."""
 
     engine: Any
     runtime: Any
     logger: Any
+    said: list[str]
 
 
 def open_engine(trt: Any, content: bytes) -> Engine:
@@ -41,6 +42,7 @@ def open_engine(trt: Any, content: bytes) -> Engine:
     """
     said: list[str] = []
     logger = error_logger(trt, said)
+    register_plugins(trt)
     try:
         runtime = trt.Runtime(logger)
         engine = runtime.deserialize_cuda_engine(content)
@@ -49,7 +51,7 @@ def open_engine(trt: Any, content: bytes) -> Engine:
         engine = None
     if engine is None:
         raise ModelLoadError(f"TensorRT rejects the engine: {last(said) or 'it gave no reason'}")
-    return Engine(engine, runtime, logger)
+    return Engine(engine, runtime, logger, said)
 
 
 @dataclass(slots=True)
@@ -153,7 +155,7 @@ class TensorRtSession:
                 tensor.device_address, tensor.host_address, tensor.size_bytes, self._stream
             )
         if not lane.context.execute_async_v3(int(self._stream)):
-            raise RunError("tensorrt could not enqueue the run")
+            raise self._refusal("tensorrt could not enqueue the run")
         for tensor in lane.outputs:
             self._cuda.copy_out(
                 tensor.host_address, tensor.device_address, tensor.size_bytes, self._stream
@@ -200,17 +202,25 @@ class TensorRtSession:
             lane.closers.pop()()
         lane.context = None
 
+    def _refusal(self, what: str) -> RunError:
+        """An error for what TensorRT refused, with the reason that its logger got meanwhile."""
+        said = [] if self._engine is None else self._engine.said
+        why = last(said)
+        said.clear()
+        return RunError(what if why is None else f"{what}: {why}")
+
     def _context(self, engine: Any, profile: int, shapes: dict[str, tuple[int, ...]]) -> Any:
         strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = engine.create_execution_context(strategy)
         if context is None:
-            raise RunError("tensorrt has no room for another execution context")
+            raise self._refusal("tensorrt has no room for another execution context")
         context.set_device_memory(self._scratch, self._scratch_bytes)
-        context.set_optimization_profile_async(profile, int(self._stream))
+        if not context.set_optimization_profile_async(profile, int(self._stream)):
+            raise self._refusal(f"tensorrt does not take its profile {profile}")
         self._cuda.synchronize(self._stream)
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                raise RunError(f"tensorrt does not take '{name}' of {list(shape)}")
+                raise self._refusal(f"tensorrt does not take '{name}' of {list(shape)}")
         unknown = context.infer_shapes()
         if unknown:
             raise RunError(f"tensorrt cannot tell the shapes of {', '.join(unknown)}")
@@ -225,7 +235,7 @@ class TensorRtSession:
         host = self._cuda.allocate_pinned(max(size, 1))
         lane.closers.append(lambda: self._cuda.free_pinned(host))
         if not lane.context.set_tensor_address(name, device):
-            raise RunError(f"tensorrt does not take an address for '{name}'")
+            raise self._refusal(f"tensorrt does not take an address for '{name}'")
         array = array_at(host, shape, dtype) if size else np.empty(shape, dtype)
         return _Tensor(name, array, host, device, size)
 
@@ -243,8 +253,10 @@ class TensorRtSession:
             self._cuda.begin_capture(self._stream)
             try:
                 self._enqueue(lane)
-            finally:
-                graph = self._cuda.end_capture(self._stream)
+            except BaseException:
+                self._cuda.abandon_capture(self._stream)
+                raise
+            graph = self._cuda.end_capture(self._stream)
         except (CudaError, RunError):
             return
         lane.graph = graph
