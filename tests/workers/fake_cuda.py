@@ -34,6 +34,7 @@ class FakeCuda:
 
     def __init__(self, memory_bytes: int = 1 << 30) -> None:
         self.memory_bytes = memory_bytes
+        self.is_integrated = False
         self.device: dict[int, Any] = {}
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, list[Work]] = {}
@@ -46,7 +47,13 @@ class FakeCuda:
         return Error.cudaSuccess, 1
 
     def cudaGetDeviceProperties(self, device: int) -> tuple[Error, Any]:
-        made = SimpleNamespace(name=b"Fake GPU", major=8, minor=7, totalGlobalMem=self.memory_bytes)
+        made = SimpleNamespace(
+            name=b"Fake GPU",
+            major=8,
+            minor=7,
+            totalGlobalMem=self.memory_bytes,
+            integrated=int(self.is_integrated),
+        )
         return Error.cudaSuccess, made
 
     def cudaDriverGetVersion(self) -> tuple[Error, int]:

@@ -15,7 +15,7 @@ def test_a_gpu_says_what_compiled_code_depends_on():
     identity = Cuda(FakeCuda()).identity()
 
     assert str(identity) == "Fake GPU, compute capability 8.7, CUDA 12.6"
-    assert identity.memory_bytes == 1 << 30
+    assert (identity.memory_bytes, identity.is_integrated) == (1 << 30, False)
 
 
 def test_an_error_has_the_call_and_cudas_words():
@@ -68,6 +68,8 @@ def test_every_call_exists_in_the_real_bindings():
     wanted = [name for name in vars(FakeCuda) if name.startswith("cuda")]
     assert len(wanted) > 20
     assert all(hasattr(runtime, name) for name in wanted)
+    _, made = FakeCuda().cudaGetDeviceProperties(0)
+    assert all(hasattr(runtime.cudaDeviceProp(), name) for name in vars(made))
     assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyHostToDevice")
     assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyDeviceToHost")
     assert hasattr(runtime.cudaStreamCaptureMode, "cudaStreamCaptureModeThreadLocal")

@@ -584,6 +584,22 @@ def test_an_engine_too_large_for_the_gpu_is_refused_with_its_numbers(
         TensorRt().load(model, model.variants[0], device, tmp_path)
 
 
+def test_a_jetsons_gpu_gets_the_memory_that_holds_cached_files(
+    add, load, gpu, here, tmp_path, monkeypatch
+):
+    add("dense", onnx_models.dense())
+    model = load("dense")
+    TensorRt().build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+    gpu.memory_bytes, gpu.is_integrated = 100_000, True
+    monkeypatch.setattr(trt_runtime, "available_bytes", lambda root: 10**9)
+
+    TensorRt().load(model, model.variants[0], GPU, tmp_path).close()
+
+    monkeypatch.setattr(trt_runtime, "available_bytes", lambda root: 10_000)
+    with pytest.raises(ModelLoadError, match=r"too large for the GPU.s memory"):
+        TensorRt().load(model, model.variants[0], GPU, tmp_path)
+
+
 def test_an_engine_that_is_damaged_is_a_load_error(gpu):
     with pytest.raises(ModelLoadError, match="rejects the engine: magicTag does not match"):
         open_engine(fake_tensorrt, b"not an engine")

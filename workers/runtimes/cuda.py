@@ -36,15 +36,17 @@ class GpuIdentity:
         compute_capability: For example `8.7`.
         driver: The newest CUDA version that the driver supports, for example `12.6`.
         memory_bytes: Its memory; on a Tegra, the box's memory.
+        is_integrated: Whether it shares the box's memory.
     """
 
     name: str
     compute_capability: str
     driver: str
     memory_bytes: int
+    is_integrated: bool
 
     def __str__(self) -> str:
-        """All fields but the memory, for a fingerprint."""
+        """All fields but those of the memory, for a fingerprint."""
         return f"{self.name}, compute capability {self.compute_capability}, CUDA {self.driver}"
 
 
@@ -82,6 +84,7 @@ class Cuda:
             compute_capability=f"{properties.major}.{properties.minor}",
             driver=_spelled(version),
             memory_bytes=int(properties.totalGlobalMem),
+            is_integrated=bool(properties.integrated),
         )
 
     def free_bytes(self) -> int:

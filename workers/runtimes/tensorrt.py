@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from workers.device_options import device_options
+from workers.memory import available_bytes
 from workers.model import Model, Variant
 from workers.runtimes.base import DeviceSpec, ModelLoadError, Tell, one_line, refuse_text
 from workers.runtimes.cuda import Cuda, gpu_fault, gpu_identity, gpu_loss
@@ -96,9 +97,21 @@ class TensorRt:
             raise ModelLoadError(f"there is no engine in {cache_dir} yet")
         profiles = plan_profiles(model, variant, model.max_batch)
         max_batch = 1 if variant.fixed_batch else model.max_batch
-        _require_room(path, Cuda().free_bytes(), device)
+        _require_room(path, _free_bytes(), device)
         engine = open_engine(tensorrt, path.read_bytes())
         return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch)
+
+
+def _free_bytes() -> int:
+    """The memory that the GPU can still get.
+
+    On an integrated GPU, CUDA counts what is "free according to the OS" (cuMemGetInfo), without
+    the files that the kernel has cached and would drop.
+    """
+    free = Cuda().free_bytes()
+    if not gpu_identity().is_integrated:
+        return free
+    return max(free, available_bytes(Path("/")) or 0)
 
 
 def _allowed(memory_bytes: int, device: DeviceSpec) -> int:
