@@ -207,6 +207,18 @@ def sequence() -> onnx.ModelProto:
     return model([node], *ends, [axes])
 
 
+def flattened() -> onnx.ModelProto:
+    """All but the first dimension made one, by arithmetic on the input's shape."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["rows"]),
+        helper.make_node("Concat", ["rows", "rest"], ["flat"], axis=0),
+        helper.make_node("Reshape", ["x", "flat"], ["y"]),
+    ]
+    ends = [tensor("x", "float32", ["N", 2, 3])], [tensor("y", "float32", ["N", 6])]
+    return model(nodes, *ends, [constant("first", np.array([0])), constant("rest", np.array([-1]))])
+
+
 def small_network(dtype: str) -> onnx.ModelProto:
     """Convolution, bias, relu, pooling, a matrix product and a softmax."""
     rng = np.random.default_rng(1)

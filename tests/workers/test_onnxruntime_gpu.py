@@ -13,7 +13,6 @@ from tests.workers import onnx_models
 from workers.device_options import DeviceOptions, cuda_name, expose_gpu, openvino_name
 from workers.runtimes import onnxruntime_gpu
 from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError
-from workers.runtimes.onnxruntime import open_session
 from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
     OnnxRuntimeCuda,
@@ -238,11 +237,7 @@ def on_the_cpu(monkeypatch):
         monkeypatch.setattr(runtime, "provider", "CPUExecutionProvider")
         monkeypatch.setattr(runtime, "providers", lambda *_: ["CPUExecutionProvider"])
 
-    def open_here(path, options, providers):
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "0")
-        return open_session(path, options, providers)
-
-    monkeypatch.setattr(onnxruntime_gpu, "open_session", open_here)
+    monkeypatch.setattr(onnxruntime_gpu, "CPU_PROVIDER", "none")
     monkeypatch.setattr(onnxruntime_gpu, "_preload_libraries", lambda: " (preloaded)")
     bound = partial(onnxruntime_gpu.BoundSession, memory="cpu")
     monkeypatch.setattr(onnxruntime_gpu, "BoundSession", bound)
@@ -265,6 +260,40 @@ def test_a_load_on_a_gpu_gives_a_bound_session(add, load, tmp_path, on_the_cpu):
     assert not runtime.is_built(tmp_path)
     (tmp_path / "TensorrtExecutionProvider_1.engine").touch()
     assert runtime.is_built(tmp_path)
+
+
+def test_a_node_on_the_cpu_is_refused_by_name(add, load, tmp_path, on_the_cpu, monkeypatch):
+    monkeypatch.setattr(onnxruntime_gpu, "CPU_PROVIDER", "CPUExecutionProvider")
+    add("relu", onnx_models.relu())
+    model = load("relu")
+
+    with pytest.raises(ModelLoadError, match="onnxruntime has the CPU compute Relu, not "):
+        OnnxRuntimeCuda().load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_arithmetic_on_shapes_may_be_on_the_cpu(add, load, tmp_path, on_the_cpu, monkeypatch):
+    """The nodes that the CUDA provider leaves there, of `x.reshape(len(x), -1)` in PyTorch."""
+    monkeypatch.setattr(onnxruntime_gpu, "CPU_PROVIDER", "CPUExecutionProvider")
+    add("flat", onnx_models.flattened())
+    model = load("flat")
+
+    session = OnnxRuntimeCuda().load(model, model.variants[0], GPU, tmp_path)
+
+    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x.reshape(2, 6))
+    session.close()
+
+
+def test_a_build_that_does_not_tell_which_nodes_are_where_accepts_none(
+    add, load, tmp_path, on_the_cpu, monkeypatch
+):
+    (base,) = onnxruntime.InferenceSession.__bases__
+    monkeypatch.delattr(base, "get_provider_graph_assignment_info", raising=False)
+    add("relu", onnx_models.relu())
+    model = load("relu")
+
+    with pytest.raises(ModelLoadError, match=r"disabled fallback to the CPU EP.*preloaded"):
+        OnnxRuntimeCuda().load(model, model.variants[0], GPU, tmp_path)
 
 
 def test_a_session_that_did_not_get_its_provider_is_refused(add, load, tmp_path, on_the_cpu):

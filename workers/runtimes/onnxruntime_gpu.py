@@ -27,6 +27,7 @@ from workers.runtimes.base import (
 )
 from workers.runtimes.cuda import gpu_fault, gpu_identity, gpu_loss
 from workers.runtimes.onnxruntime import (
+    CPU_PROVIDER,
     OnnxRuntime,
     open_session,
     require_tensors,
@@ -40,6 +41,17 @@ TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 
 _MAX_SHAPES = 16
 """The number of input shapes whose GPU memory is kept; the batch ladder needs about six."""
+
+
+_OF_SHAPES = frozenset(
+    (
+        *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor"),
+        *("Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Not", "Range"),
+        *("ReduceMax", "ReduceMin", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Squeeze"),
+        *("Sub", "Unsqueeze", "Where"),
+    )
+)
+"""The operators of which exporters compose arithmetic on shapes."""
 
 
 class OnnxRuntimeCuda:
@@ -86,12 +98,18 @@ class OnnxRuntimeCuda:
     ) -> BoundSession:
         """Load a variant; see `Runtime.load`.
 
-        A model with a node that the GPU cannot run is refused. A session that also used the CPU
-        would disturb the measurements there, and the runtime's name would be wrong.
+        A model with a node that the GPU cannot run is refused. A session that also computed on the
+        CPU would disturb the measurements there, and the runtime's name would be wrong. Arithmetic
+        on shapes is no such node: ONNX Runtime prefers the CPU for it (microsoft/onnxruntime pull
+        request 4940). Builds before 1.24 do not tell which nodes are where, and refuse it too.
         """
+        import onnxruntime
+
         refuse_text(model, self.provider)
         options = session_options(threads=thread_count(device) or 1)
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        tells = hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")
+        entry = "record_ep_graph_assignment_info" if tells else "disable_cpu_ep_fallback"
+        options.add_session_config_entry(f"session.{entry}", "1")
         providers = self.providers(model, variant, device, cache_dir)
         said = _preload_libraries()
         try:
@@ -101,6 +119,10 @@ class OnnxRuntimeCuda:
             raise ModelLoadError(f"{error}{said}") from error
         if self.provider not in session.get_providers():
             raise ModelLoadError(f"onnxruntime could not start {self.provider}{said}")
+        foreign = _cpu_operators(session) - _OF_SHAPES if tells else ()
+        if foreign:
+            names = ", ".join(sorted(foreign))
+            raise ModelLoadError(f"onnxruntime has the CPU compute {names}, not {self.provider}")
         require_tensors(session, model)
         max_batch = 1 if variant.fixed_batch else model.max_batch
         return BoundSession(session, model, max_batch)
@@ -257,6 +279,16 @@ def cuda_options(device: DeviceSpec) -> dict[str, str]:
     if options.gpu_memory_mb is not None:
         found["gpu_mem_limit"] = str(options.gpu_memory_mb * 10**6)
     return found
+
+
+def _cpu_operators(session: Any) -> set[str]:
+    """The types of the nodes that a session has assigned to the CPU."""
+    return {
+        node.op_type
+        for part in session.get_provider_graph_assignment_info()
+        if part.ep_name == CPU_PROVIDER
+        for node in part.get_nodes()
+    }
 
 
 def _preload_libraries() -> str:
