@@ -103,7 +103,9 @@ def expose_gpu(device: DeviceSpec, environ: MutableMapping[str, str] = os.enviro
     if options.share is not None:
         environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{100 * options.share:g}"
     if options.gpu_memory_mb is not None:
-        environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={options.gpu_memory_mb}M"
+        # The M of MPS is of 2^20 bytes.
+        mebibytes = max(1, options.gpu_memory_mb * 10**6 // 2**20)
+        environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
 
 
 def _explain(error: object) -> str:

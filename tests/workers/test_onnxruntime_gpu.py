@@ -172,7 +172,7 @@ def test_a_worker_sees_its_own_gpu_alone():
         "CUDA_VISIBLE_DEVICES": "MIG-6a7b",
         "NVIDIA_TF32_OVERRIDE": "0",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=9M",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8M",  # of 2^20 bytes, from 9 of 10^6
     }
     expose_gpu(DeviceSpec("cpu:0", "cpu"), environ)
     assert environ["CUDA_VISIBLE_DEVICES"] == "MIG-6a7b"
