@@ -292,6 +292,34 @@ def test_an_intel_gpu(intel_box):
     assert state_of(reading).throttled == "thermal: thermal"
 
 
+def test_an_intel_gpu_of_the_driver_xe(tmp_path):
+    card = "sys/class/drm/card0/device"
+    gt = f"{card}/tile0/gt0"
+    files = {
+        f"{card}/vendor": "0x8086",
+        f"{card}/hwmon/hwmon3/energy1_input": "5000000",
+        f"{gt}/gtidle/idle_residency_ms": "9000",
+        f"{gt}/freq0/act_freq": "2400",
+        f"{gt}/freq0/throttle/status": "1",
+        f"{gt}/freq0/throttle/reason_pl2": "1",
+        f"{gt}/freq0/throttle/reason_thermal": "1",
+        f"{gt}/freq0/throttle/reason_vr_tdc": "0",
+    }
+    write(tmp_path, files)
+    clock = Clock()
+    probe = IntelGpuProbe(tmp_path, clock)
+    probe.read()
+    write(tmp_path, {f"{gt}/gtidle/idle_residency_ms": "9400"})
+    clock.now_ns = 1_000_000_000
+
+    reading = probe.read()
+
+    assert reading.utilisation == pytest.approx(0.6)
+    assert reading.clock_hz == 2_400_000_000
+    assert reading.energy_j == 5.0
+    assert reading.throttled == ("pl2", "thermal: thermal")
+
+
 def test_an_intel_npu(intel_box):
     clock = Clock()
     probe = IntelNpuProbe(intel_box, clock)

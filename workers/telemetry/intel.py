@@ -1,8 +1,10 @@
 """Intel's GPUs and NPUs, through the files of the kernel's drivers i915, xe and intel_vpu.
 
-The files are described in Documentation/ABI: testing/sysfs-driver-intel-i915-hwmon (energy in
-microjoules). Others are the drivers' own under `gt/gt0` (i915: clocks, rc6 residency, throttle
-reasons) and those of the NPU (`npu_busy_time_us`, `npu_current_frequency_mhz`).
+The files are described in Documentation/ABI: testing/sysfs-driver-intel-i915-hwmon and
+sysfs-driver-intel-xe-hwmon (energy in microjoules). Others are the drivers' own: clocks, idle
+residency and throttle reasons, of i915 under `gt/gt0` and of xe under `device/tile0/gt0` (as in
+intel/compute-runtime, sysman), and those of the NPU (`npu_busy_time_us`,
+`npu_current_frequency_mhz`).
 """
 
 from __future__ import annotations
@@ -14,6 +16,12 @@ from workers.kernel_files import number_of, text_of
 from workers.telemetry.reading import ClockNs, Rate, Reading, hottest
 
 _INTEL = "0x8086"
+
+_XE = "device/tile0/gt0"
+_IDLE = "gt/gt0/rc6_residency_ms", f"{_XE}/gtidle/idle_residency_ms"
+_CLOCK = "gt/gt0/rps_act_freq_mhz", f"{_XE}/freq0/act_freq"
+_THROTTLING = "gt/gt0/throttle_reason_", f"{_XE}/freq0/throttle/reason_"
+_IS_THROTTLED = "gt/gt0/throttle_reason_status", f"{_XE}/freq0/throttle/status"
 
 
 class IntelGpuProbe:
@@ -31,9 +39,8 @@ class IntelGpuProbe:
         """See `Probe.read`."""
         if self._card is None:
             return Reading()
-        unit = self._card / "gt/gt0"
-        idle_ms = self._idle.of(number_of(unit / "rc6_residency_ms"))
-        megahertz = number_of(unit / "rps_act_freq_mhz")
+        idle_ms = self._idle.of(_first_of(self._card, _IDLE))
+        megahertz = _first_of(self._card, _CLOCK)
         energy_j = self._energy_j()
         return Reading(
             # Deep sleep (rc6) is the only idle time that can be read without root.
@@ -42,7 +49,7 @@ class IntelGpuProbe:
             clock_hz=None if megahertz is None else megahertz * 10**6,
             power_w=self._watts.of(energy_j),
             energy_j=energy_j,
-            throttled=self._throttled(unit),
+            throttled=_throttled(self._card),
         )
 
     def _energy_j(self) -> float | None:
@@ -53,16 +60,6 @@ class IntelGpuProbe:
             if microjoules is not None:
                 return microjoules / 1e6
         return None
-
-    def _throttled(self, unit: Path) -> tuple[str, ...]:
-        if not number_of(unit / "throttle_reason_status"):
-            return ()
-        reasons = [
-            path.name.removeprefix("throttle_reason_")
-            for path in sorted(unit.glob("throttle_reason_*"))
-            if path.name != "throttle_reason_status" and number_of(path)
-        ]
-        return tuple(f"thermal: {r}" if "therm" in r or r == "prochot" else r for r in reasons)
 
 
 class IntelNpuProbe:
@@ -84,3 +81,21 @@ class IntelNpuProbe:
             memory_used_bytes=number_of(self._device / "npu_memory_utilization"),
             clock_hz=None if megahertz is None else megahertz * 10**6,
         )
+
+
+def _first_of(card: Path, names: tuple[str, ...]) -> int | None:
+    """The number in the first of these files that there is."""
+    known = (number_of(card / name) for name in names)
+    return next((value for value in known if value is not None), None)
+
+
+def _throttled(card: Path) -> tuple[str, ...]:
+    if not _first_of(card, _IS_THROTTLED):
+        return ()
+    reasons = [
+        path.name.rpartition("reason_")[2]
+        for start in _THROTTLING
+        for path in sorted(card.glob(f"{start}*"))
+        if not path.name.endswith("_status") and number_of(path)
+    ]
+    return tuple(f"thermal: {r}" if "therm" in r or r == "prochot" else r for r in reasons)
