@@ -240,6 +240,24 @@ def test_an_agx_orin_has_no_rail_for_all_of_it(orin_agx):
     assert reading.power_mode == "pmode:0003"
 
 
+def test_a_thors_gpu_has_its_load_in_nvml_and_its_clock_under_another_name(tmp_path):
+    """As on an AGX Thor with JetPack 7.2, where NVML answers and there is no `load`."""
+    write(
+        tmp_path,
+        {
+            "proc/device-tree/compatible": "nvidia,p3971-0089+p3834-0008\0nvidia,tegra264\0",
+            "sys/class/devfreq/gpu-gpc-0/cur_freq": "1575000000",
+            "sys/class/devfreq/gpu-nvd-0/cur_freq": "1692000000",
+        },
+    )
+
+    reading = TegraGpuProbe(tmp_path, nvml=lambda: Reading(utilisation=0.97)).read()
+
+    assert (reading.utilisation, reading.clock_hz) == (0.97, 1_575_000_000)
+    assert TegraGpuProbe(tmp_path).read().utilisation is None
+    assert isinstance(probe_for(GPU, tmp_path), TegraGpuProbe)
+
+
 def test_an_intel_boxs_cpu_and_the_wrap_of_its_energy_counter(intel_box):
     clock = Clock()
     probe = CpuProbe((1,), intel_box, clock)

@@ -35,7 +35,8 @@ def probe_for(device: DeviceSpec, root: Path) -> Probe:
     if device.kind == "cpu" or "emulated" in device.runtimes:
         return CpuProbe(device.cores, root)
     if is_tegra(root):
-        return TegraGpuProbe(root)
+        nvml = nvml_probe(device)
+        return TegraGpuProbe(root, nvml=Reading if nvml is None else nvml.read)
     if device.runtimes == ("openvino",):
         return IntelGpuProbe(root)
     return nvml_probe(device) or IntelGpuProbe(root)

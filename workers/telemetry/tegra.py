@@ -3,13 +3,14 @@
 The files are those of NVIDIA's Jetson Linux Developer Guide 36, "Jetson Orin Nano Series, Jetson
 Orin NX Series and Jetson AGX Orin Series" (power rails, power models, over-current events), and of
 the kernel's hwmon/ina3221.rst and thermal/sysfs-api.rst. The rails differ between boards: Orin Nano
-and NX have VDD_IN for the whole module, AGX Orin has no such rail.
+and NX have VDD_IN for the whole module, AGX Orin has no such rail. NVML has the load of a Thor's
+GPU, which no file has, and not that of an Orin's (rbonghi/jetson_stats pull requests 886 and 889).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workers.kernel_files import number_of, text_of
@@ -26,6 +27,9 @@ _LOADS = (
     "sys/devices/platform/17000000.gpu/load",
     "sys/devices/gpu.0/load",
 )
+_CLOCKS = ".gpu", ".ga10b", ".gv11b", "gpu-gpc-0"
+"""How the names of the GPUs' devfreq devices end; the last is a Thor's."""
+
 _WHOLE_BOARD = "VDD_IN"
 
 
@@ -105,9 +109,15 @@ class WattMeter:
 class TegraGpuProbe:
     """Reads a Jetson's GPU, which shares the box's memory."""
 
-    def __init__(self, root: Path, clock_ns: ClockNs = time.monotonic_ns) -> None:
-        """Read below a root."""
+    def __init__(
+        self,
+        root: Path,
+        clock_ns: ClockNs = time.monotonic_ns,
+        nvml: Callable[[], Reading] = Reading,
+    ) -> None:
+        """Read below a root, and ask `nvml` what no file there has."""
         self._root = root
+        self._nvml = nvml
         self._meter = WattMeter(root, clock_ns)
 
     def read(self) -> Reading:
@@ -129,10 +139,10 @@ class TegraGpuProbe:
             per_mille = number_of(self._root / name)
             if per_mille is not None:
                 return per_mille / 1000
-        return None
+        return self._nvml().utilisation
 
     def _clock_hz(self) -> int | None:
         for device in sorted((self._root / "sys/class/devfreq").glob("*")):
-            if device.name.endswith((".gpu", ".ga10b", ".gv11b")):
+            if device.name.endswith(_CLOCKS):
                 return number_of(device / "cur_freq")
         return None
