@@ -219,10 +219,7 @@ def test_what_a_profile_depends_on_is_named(monkeypatch):
     runtime = OnnxRuntimeCuda()
     assert (runtime.processor(GPU), runtime.unreachable(GPU)) == ("A2, driver 580", "no driver")
     assert runtime.version() == onnxruntime.__version__
-    monkeypatch.setitem(sys.modules, "tensorrt", SimpleNamespace(__version__="10.3.0"))
-    assert OnnxRuntimeTensorRt().version().endswith("10.3.0")
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    assert OnnxRuntimeTensorRt().version().endswith("of the system")
+    assert OnnxRuntimeTensorRt().version().endswith("with TensorRT of the system")
 
 
 def test_a_box_without_the_library_says_so_first(monkeypatch):
@@ -332,12 +329,18 @@ def test_the_tensorrt_that_the_provider_needs_is_named(monkeypatch, built_for_te
 
 def test_a_tensorrt_that_is_loaded_is_found_by_its_name(monkeypatch, built_for_tensorrt):
     loaded: list[str] = []
+
+    def load(name):
+        loaded.append(name)
+        return SimpleNamespace(getInferLibVersion=lambda: 10_03_00)
+
     monkeypatch.setitem(sys.modules, "tensorrt", None)  # the system's, without its Python module
-    monkeypatch.setattr("ctypes.CDLL", loaded.append)
+    monkeypatch.setattr("ctypes.CDLL", load)
     built_for_tensorrt(b"libnvinfer.so.10")
 
     assert OnnxRuntimeTensorRt().missing() is None
     assert loaded == ["libnvinfer.so.10"]
+    assert OnnxRuntimeTensorRt().version().endswith("with TensorRT 10.3.0")
 
 
 def test_a_build_without_the_provider_says_which_to_install(monkeypatch):

@@ -311,12 +311,8 @@ def _preload_libraries() -> str:
     return f"; {lines[0]}; if CUDA is not installed, pip install 'onnxruntime-gpu[cuda,cudnn]'"
 
 
-def _tensorrt_fault() -> str | None:
-    """Why the TensorRT that the provider was built for cannot be loaded, or None.
-
-    Each build of ONNX Runtime needs one major version, by the name of its library, and with another
-    one would fail each model.
-    """
+def _tensorrt_library() -> str | None:
+    """The name of the TensorRT library that the provider was built for, or None."""
     import onnxruntime
 
     folder = Path(onnxruntime.__file__).parent / "capi"
@@ -324,15 +320,34 @@ def _tensorrt_fault() -> str | None:
         content = (folder / "libonnxruntime_providers_tensorrt.so").read_bytes()
     except OSError:
         return None  # the library has its own words for it
-    found = re.search(rb"libnvinfer\.so\.(\d+)", content)
-    if found is None:
-        return None
+    found = re.search(rb"libnvinfer\.so\.\d+", content)
+    return None if found is None else found[0].decode()
+
+
+def _load_tensorrt(name: str) -> ctypes.CDLL:
+    """Load a library of TensorRT, by pip's package `tensorrt` or by the system.
+
+    Raises:
+        OSError: There is none of this name.
+    """
     with contextlib.suppress(ImportError, OSError):
         import tensorrt  # noqa: F401  # pip's loads its libraries, from a folder of its own
+    return ctypes.CDLL(name)
+
+
+def _tensorrt_fault() -> str | None:
+    """Why the TensorRT that the provider was built for cannot be loaded, or None.
+
+    Each build of ONNX Runtime needs one major version, by the name of its library, and with another
+    one would fail each model.
+    """
+    name = _tensorrt_library()
+    if name is None:
+        return None
     try:
-        ctypes.CDLL(found[0].decode())
+        _load_tensorrt(name)
     except OSError as error:
-        major = int(found[1])
+        major = int(name.rpartition(".")[2])
         return (
             f"this onnxruntime is built for TensorRT {major} ({one_line(error)}); "
             f"pip install 'tensorrt>={major},<{major + 1}'"
@@ -341,9 +356,12 @@ def _tensorrt_fault() -> str | None:
 
 
 def _tensorrt_version() -> str:
-    try:
-        import tensorrt
-    except ImportError:
-        # The provider loads the library itself, which may be installed without its Python module.
+    """The version of the library, which need not be that of the Python module."""
+    name = _tensorrt_library()
+    if name is None:
         return "of the system"
-    return str(tensorrt.__version__)
+    try:
+        number = _load_tensorrt(name).getInferLibVersion()  # NvInferRuntimeBase.h
+    except (OSError, AttributeError):
+        return "of the system"
+    return f"{number // 10_000}.{number // 100 % 100}.{number % 100}"
