@@ -60,7 +60,7 @@ class ILogger:
         ERROR = 1
         WARNING = 2
 
-    def log(self, severity: Any, message: str) -> None:
+    def log(self, severity: Any, msg: str) -> None:
         raise NotImplementedError
 
 
@@ -79,12 +79,12 @@ class IOptimizationProfile:
     def __init__(self) -> None:
         self._shapes: dict[str, list[tuple[int, ...]]] = {}
 
-    def set_shape(self, name: str, min: Any, opt: Any, max: Any) -> None:
+    def set_shape(self, input: str, min: Any, opt: Any, max: Any) -> None:
         if not len(min) == len(opt) == len(max) or any(
             not low <= best <= high for low, best, high in zip(min, opt, max, strict=True)
         ):
             raise ValueError("inconsistent dimensions")
-        self._shapes[name] = [tuple(min), tuple(opt), tuple(max)]
+        self._shapes[input] = [tuple(min), tuple(opt), tuple(max)]
 
 
 class ITimingCache:
@@ -113,8 +113,8 @@ class IBuilderConfig:
         self._profiles.append(profile)
         return len(self._profiles) - 1
 
-    def create_timing_cache(self, serialized: bytes) -> ITimingCache:
-        return ITimingCache(serialized)
+    def create_timing_cache(self, serialized_timing_cache: bytes) -> ITimingCache:
+        return ITimingCache(serialized_timing_cache)
 
     def set_timing_cache(self, cache: ITimingCache, ignore_mismatch: bool) -> bool:
         if cache._content and cache._content != b"timings of Fake GPU":
@@ -190,10 +190,10 @@ class Runtime:
     def __init__(self, logger: ILogger) -> None:
         self._logger = logger
 
-    def deserialize_cuda_engine(self, content: bytes) -> ICudaEngine | None:
+    def deserialize_cuda_engine(self, serialized_engine: bytes) -> ICudaEngine | None:
         assert REGISTERED
         try:
-            return ICudaEngine(**json.loads(content))
+            return ICudaEngine(**json.loads(serialized_engine))
         except ValueError:
             self._logger.log(ILogger.Severity.ERROR, "magicTag does not match")
             return None
@@ -239,8 +239,8 @@ class IExecutionContext:
         assert size >= self._engine.device_memory_size_v2
         self._scratch = (memory, size)
 
-    def set_optimization_profile_async(self, index: int, stream: int) -> bool:
-        self._profile = self._engine._profiles[index]
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        self._profile = self._engine._profiles[profile_index]
         return True
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:

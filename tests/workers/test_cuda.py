@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 
 import numpy as np
@@ -62,12 +63,26 @@ def test_a_gpu_is_lost_to_a_process_if_even_a_query_fails(error, lost):
     assert (Cuda(Card()).lost() is None) == (lost is None)
 
 
+def calls() -> dict[str, int]:
+    """The calls of the fake, and how many arguments each takes."""
+    found = {name: call for name, call in vars(FakeCuda).items() if name.startswith("cuda")}
+    return {
+        name: len(inspect.signature(call).parameters) - 1
+        for name, call in found.items()
+        if inspect.isfunction(call)
+    }
+
+
 def test_every_call_exists_in_the_real_bindings():
     runtime = pytest.importorskip("cuda.bindings.runtime", reason="needs cuda-python")
 
-    wanted = [name for name in vars(FakeCuda) if name.startswith("cuda")]
-    assert len(wanted) > 20
-    assert all(hasattr(runtime, name) for name in wanted)
+    assert len(calls()) > 20
+    for name, count in calls().items():
+        # "cudaMemcpyAsync(dst, src, size_t count, kind: cudaMemcpyKind, stream)"
+        head = getattr(runtime, name).__doc__.splitlines()[0]
+        given = head.partition("(")[2].rpartition(")")[0]
+        assert len(given.split(", ")) * bool(given) == count, head
+    assert all(hasattr(runtime, name) for name in vars(FakeCuda) if name.startswith("cuda"))
     _, made = FakeCuda().cudaGetDeviceProperties(0)
     assert all(hasattr(runtime.cudaDeviceProp(), name) for name in vars(made))
     assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyHostToDevice")

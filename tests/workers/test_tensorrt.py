@@ -39,7 +39,8 @@ from workers.runtimes.tensorrt_build import BuildError, BuildRequest, build_apar
 from workers.runtimes.tensorrt_session import open_engine
 
 GPU = DeviceSpec("gpu:0", "gpu", runtimes=("tensorrt",))
-NAMES = json.loads((Path(__file__).parent / "tensorrt_names.json").read_text())["names"]
+RECORDED = json.loads((Path(__file__).parent / "tensorrt_names.json").read_text())
+NAMES = RECORDED["names"]
 
 
 @pytest.fixture
@@ -116,6 +117,16 @@ def test_every_name_used_is_in_the_bindings_of_10_3_10_16_and_11_4():
     assert severities <= set(NAMES["ILogger.Severity"])
     assert {"nptype", "init_libnvinfer_plugins"} <= set(NAMES["module"])
     assert "device_memory_size_v2" in NAMES["ICudaEngine"]
+
+
+@pytest.mark.parametrize("call", RECORDED["signatures"])
+def test_every_call_has_the_parameters_of_the_real_ones(call):
+    owner, _, name = call.rpartition(".")
+    found = getattr(getattr(fake_tensorrt, owner) if owner else fake_tensorrt, name)
+
+    parameters = list(inspect.signature(found).parameters)
+
+    assert parameters[1 if owner else 0 :] == RECORDED["signatures"][call]
 
 
 @pytest.mark.parametrize(
