@@ -216,7 +216,9 @@ def test_every_option_is_described():
 def test_what_a_profile_depends_on_is_named(monkeypatch):
     monkeypatch.setattr(onnxruntime_gpu, "gpu_identity", lambda: "A2, driver 580")
     monkeypatch.setattr(onnxruntime_gpu, "gpu_fault", lambda: "no driver")
+    monkeypatch.setattr(onnxruntime_gpu, "gpu_loss", lambda: "illegal access")
     runtime = OnnxRuntimeCuda()
+    assert runtime.lost() == "illegal access"
     assert (runtime.processor(GPU), runtime.unreachable(GPU)) == ("A2, driver 580", "no driver")
     assert runtime.version() == onnxruntime.__version__
     assert OnnxRuntimeTensorRt().version().endswith("with TensorRT of the system")
@@ -325,6 +327,13 @@ def test_the_tensorrt_that_the_provider_needs_is_named(monkeypatch, built_for_te
 
     assert "built for TensorRT 99 (libnvinfer.so.99: cannot open shared object file" in missing
     assert missing.endswith("pip install 'tensorrt>=99,<100'")
+    assert OnnxRuntimeTensorRt().version().endswith("of the system")
+
+
+def test_a_provider_that_names_no_tensorrt_is_left_to_the_library(built_for_tensorrt):
+    built_for_tensorrt(b"")
+
+    assert OnnxRuntimeTensorRt().missing() is None
 
 
 def test_a_tensorrt_that_is_loaded_is_found_by_its_name(monkeypatch, built_for_tensorrt):
