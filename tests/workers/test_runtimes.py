@@ -196,6 +196,16 @@ def test_a_free_dimension_may_change_between_runs(add, load, open_session):
 
 
 @pytest.mark.parametrize("place", COMPUTING, indirect=True)
+def test_arithmetic_on_shapes_is_served(add, load, open_session):
+    add("flat", onnx_models.flattened())
+    session = open_session(load("flat"))
+
+    for batch in (1, 3):
+        x = np.arange(6 * batch, dtype=np.float32).reshape(batch, 2, 3)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x.reshape(batch, 6))
+
+
+@pytest.mark.parametrize("place", COMPUTING, indirect=True)
 def test_a_model_without_a_batch_dimension_takes_items_as_they_are(add, load, open_session):
     add("scalar", onnx_models.scalar())
     session = open_session(load("scalar"))
