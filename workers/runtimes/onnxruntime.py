@@ -51,7 +51,7 @@ class OnnxRuntime:
         try:
             import onnxruntime  # noqa: F401
         except ImportError as error:
-            return f"onnxruntime cannot be imported ({error}); pip install onnxruntime"
+            return f"onnxruntime cannot be imported ({one_line(error)}); pip install onnxruntime"
         return None
 
     def unreachable(self, device: DeviceSpec) -> str | None:

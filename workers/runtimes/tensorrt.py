@@ -34,7 +34,7 @@ class TensorRt:
             import tensorrt
         except ImportError as error:
             return (
-                f"tensorrt cannot be imported ({error}); on a Jetson make the venv with "
+                f"tensorrt cannot be imported ({one_line(error)}); on a Jetson make the venv with "
                 "--system-site-packages, elsewhere pip install 'laxity[tensorrt]'"
             )
         except OSError as error:  # its module loads its libraries by path
