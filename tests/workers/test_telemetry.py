@@ -414,6 +414,32 @@ def test_an_nvidia_card():
     assert state_of(reading).throttled == "thermal: hardware"
 
 
+def test_what_a_mig_instance_does_not_know_is_asked_of_its_card():
+    class Partitioned(Nvml):
+        def of_the_card(self, handle, *_):
+            if handle == "instance":
+                raise self.NVMLError("Not Supported")
+            return 60_000
+
+        nvmlDeviceGetPowerUsage = nvmlDeviceGetEnforcedPowerLimit = of_the_card
+
+        def nvmlDeviceGetTemperature(self, handle, sensor):
+            return self.of_the_card(handle) / 1000
+
+        def nvmlDeviceGetUtilizationRates(self, handle):
+            assert handle == "instance", "the card's is that of all its instances"
+            raise self.NVMLError("Not Supported")
+
+        def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+            return 0x40 * bool(self.of_the_card(handle))
+
+    reading = NvmlProbe(Partitioned(), "instance", "card").read()
+
+    assert (reading.power_w, reading.temperature_c, reading.power_mode) == (60, 60, "limit 60 W")
+    assert reading.throttled == ("thermal: hardware",)
+    assert (reading.utilisation, reading.memory_total_bytes) == (None, 6 << 30)
+
+
 def test_nvmls_names_are_those_of_the_module():
     pynvml = pytest.importorskip("pynvml")
     from workers.telemetry import nvidia
@@ -475,15 +501,23 @@ class TestNvmlProbe:
         monkeypatch.setattr(module, "nvmlInit", lambda: None)
         monkeypatch.setattr(module, "nvmlDeviceGetHandleByIndex", lambda index: f"card {index}")
         monkeypatch.setattr(module, "nvmlDeviceGetHandleByUUID", lambda uuid: f"card {uuid}")
+        monkeypatch.setattr(
+            module, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", lambda of: f"parent of {of}"
+        )
         return module
 
     @pytest.mark.parametrize(
-        ("options", "handle"), [({}, "card 1"), ({"cuda": "MIG-7"}, "card MIG-7")]
+        ("options", "handle", "card"),
+        [
+            ({}, "card 1", None),
+            ({"cuda": "GPU-5"}, "card GPU-5", None),
+            ({"cuda": "MIG-7"}, "card MIG-7", "parent of card MIG-7"),
+        ],
     )
-    def test_a_card_is_found_as_cuda_finds_it(self, pynvml, options, handle):
+    def test_a_card_is_found_as_cuda_finds_it(self, pynvml, options, handle, card):
         probe = nvml_probe(DeviceSpec("gpu:1", "gpu", options=options))
         assert probe is not None
-        assert probe._handle == handle
+        assert (probe._handle, probe._card) == (handle, card)
 
     def test_a_box_without_the_driver_has_no_probe(self, pynvml, monkeypatch):
         def absent():

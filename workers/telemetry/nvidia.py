@@ -19,47 +19,57 @@ _REASONS = {
 
 
 class NvmlProbe:
-    """Reads one GPU, or the card of a MIG instance."""
+    """Reads one GPU, or a MIG instance and what only its card knows."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        """Use the initialised module `pynvml` and one of its device handles."""
+    def __init__(self, nvml: Any, handle: Any, card: Any = None) -> None:
+        """Use the initialised module `pynvml`, a device handle, and that of a MIG instance's card.
+
+        A handle of a MIG instance takes the queries of a GPU "with some restrictions"
+        (nvmlDeviceIsMigDeviceHandle), such as those for temperature and power.
+        """
         self._nvml = nvml
         self._handle = handle
+        self._card = card
 
     def read(self) -> Reading:
         """See `Probe.read`. Values that a card does not support are None."""
-        nvml, handle = self._nvml, self._handle
-        usage = self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
-        memory = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        clock = self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 10**6)
-        limit = self._ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) // 1000)
+        nvml = self._nvml
+        usage = self._ask(lambda of: nvml.nvmlDeviceGetUtilizationRates(of).gpu / 100, self._handle)
+        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, self._handle)
+        limit = self._known(lambda of: nvml.nvmlDeviceGetEnforcedPowerLimit(of) // 1000)
         return Reading(
             utilisation=usage,
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
-            temperature_c=self._ask(
-                lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
+            temperature_c=self._known(
+                lambda of: float(nvml.nvmlDeviceGetTemperature(of, nvml.NVML_TEMPERATURE_GPU))
             ),
-            clock_hz=clock,
-            power_w=self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            energy_j=self._ask(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+            clock_hz=self._known(
+                lambda of: nvml.nvmlDeviceGetClockInfo(of, nvml.NVML_CLOCK_SM) * 10**6
+            ),
+            power_w=self._known(lambda of: nvml.nvmlDeviceGetPowerUsage(of) / 1000),
+            energy_j=self._known(lambda of: nvml.nvmlDeviceGetTotalEnergyConsumption(of) / 1000),
             power_mode=None if limit is None else f"limit {limit} W",
             throttled=self._throttled(),
         )
 
     def _throttled(self) -> tuple[str, ...]:
-        active = self._ask(
-            lambda: int(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle))
-        )
+        nvml = self._nvml
+        active = self._known(lambda of: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(of)))
         if not active:
             return ()
         return tuple(
-            text for name, text in _REASONS.items() if active & int(getattr(self._nvml, name, 0))
+            text for name, text in _REASONS.items() if active & int(getattr(nvml, name, 0))
         )
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _known(self, question: Callable[[Any], Any]) -> Any:
+        """What the handle knows, or else its card."""
+        found = self._ask(question, self._handle)
+        return found if found is not None or self._card is None else self._ask(question, self._card)
+
+    def _ask(self, question: Callable[[Any], Any], of: Any) -> Any:
         try:
-            return question()
+            return question(of)
         except self._nvml.NVMLError:
             return None
 
@@ -73,6 +83,10 @@ def nvml_probe(device: DeviceSpec) -> NvmlProbe | None:
         name = cuda_name(device)
         if name.isdecimal():
             return NvmlProbe(pynvml, pynvml.nvmlDeviceGetHandleByIndex(int(name)))
-        return NvmlProbe(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
+        handle = pynvml.nvmlDeviceGetHandleByUUID(name)
+        if not name.startswith("MIG-"):
+            return NvmlProbe(pynvml, handle)
+        card = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return NvmlProbe(pynvml, handle, card)
     except pynvml.NVMLError:
         return None
