@@ -19,6 +19,7 @@ class Error(IntEnum):
     cudaSuccess = 0
     cudaErrorMemoryAllocation = 2
     cudaErrorInsufficientDriver = 35
+    cudaErrorDevicesUnavailable = 46
     cudaErrorIllegalAddress = 700
     cudaErrorLaunchFailure = 719
     cudaErrorStreamCaptureUnsupported = 900

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.workers.fake_cuda import Error, FakeCuda
-from workers.runtimes.cuda import Cuda, CudaError, array_at, gpu_fault, gpu_loss
+from workers.runtimes.cuda import _FINAL, Cuda, CudaError, array_at, gpu_fault, gpu_loss
 
 
 def test_a_gpu_says_what_compiled_code_depends_on():
@@ -51,10 +51,11 @@ def test_without_cuda_python_it_says_what_to_install(monkeypatch):
     [
         (Error.cudaSuccess, None),
         (Error.cudaErrorMemoryAllocation, None),
+        (Error.cudaErrorDevicesUnavailable, None),  # another process has it for itself
         (Error.cudaErrorIllegalAddress, "cudaMemGetInfo: cudaErrorIllegalAddress, "),
     ],
 )
-def test_a_gpu_is_lost_to_a_process_if_even_a_query_fails(error, lost):
+def test_a_gpu_is_lost_to_a_process_after_an_error_that_stays(error, lost):
     class Card(FakeCuda):
         def cudaMemGetInfo(self):
             return error, 0, 0
@@ -85,6 +86,7 @@ def test_every_call_exists_in_the_real_bindings():
     assert all(hasattr(runtime, name) for name in vars(FakeCuda) if name.startswith("cuda"))
     _, made = FakeCuda().cudaGetDeviceProperties(0)
     assert all(hasattr(runtime.cudaDeviceProp(), name) for name in vars(made))
+    assert all(hasattr(runtime.cudaError_t, name) for name in _FINAL)
     assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyHostToDevice")
     assert hasattr(runtime.cudaMemcpyKind, "cudaMemcpyDeviceToHost")
     assert hasattr(runtime.cudaStreamCaptureMode, "cudaStreamCaptureModeThreadLocal")

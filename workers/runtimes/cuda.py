@@ -13,6 +13,18 @@ from workers.device_options import CUDA_DEVICE
 from workers.runtimes.base import one_line
 from workers.tensors import Array
 
+_FINAL = frozenset(
+    f"cudaError{name}"
+    for name in (
+        *("Contained", "IllegalAddress", "LaunchTimeout", "Assert", "HardwareStackError"),
+        *("IllegalInstruction", "MisalignedAddress", "InvalidAddressSpace", "InvalidPc"),
+        *("LaunchFailure", "TensorMemoryLeak", "MpsClientTerminated", "ExternalDevice"),
+        *("ECCUncorrectable", "NvlinkUncorrectable", "Unknown"),
+    )
+)
+"""Errors after which "the process must be terminated and relaunched", by the description of
+cudaError_t; and the last three, after which a GPU is not to be relied on."""
+
 
 class CudaError(RuntimeError):
     """A CUDA call failed; the message has the call's name and CUDA's error text.
@@ -95,14 +107,13 @@ class Cuda:
     def lost(self) -> str | None:
         """Why this process can no longer use its GPU, or None.
 
-        After an error such as an illegal access "any further CUDA work will return the same error",
-        and "the process must be terminated and relaunched" (cudaError_t), so that a query shows it.
-        Full memory is no loss: the first query of a process needs some for CUDA's context.
+        Any query shows it. Other errors may be those of making CUDA's context, which a new process
+        would not mend, such as full memory, or a GPU that another process has for itself.
         """
         try:
             self.free_bytes()
         except CudaError as error:
-            return None if error.name in ("", "cudaErrorMemoryAllocation") else str(error)
+            return str(error) if error.name in _FINAL else None
         return None
 
     def create_stream(self) -> Any:
