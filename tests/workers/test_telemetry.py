@@ -388,7 +388,7 @@ class Nvml(SimpleNamespace):
     def nvmlDeviceGetPowerUsage(self, handle):
         return 69_500
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+    def nvmlDeviceGetPowerManagementLimit(self, handle):
         return 70_000
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle):
@@ -421,7 +421,7 @@ def test_what_a_mig_instance_does_not_know_is_asked_of_its_card():
                 raise self.NVMLError("Not Supported")
             return 60_000
 
-        nvmlDeviceGetPowerUsage = nvmlDeviceGetEnforcedPowerLimit = of_the_card
+        nvmlDeviceGetPowerUsage = nvmlDeviceGetPowerManagementLimit = of_the_card
 
         def nvmlDeviceGetTemperature(self, handle, sensor):
             return self.of_the_card(handle) / 1000

@@ -36,7 +36,8 @@ class NvmlProbe:
         nvml = self._nvml
         usage = self._ask(lambda of: nvml.nvmlDeviceGetUtilizationRates(of).gpu / 100, self._handle)
         memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, self._handle)
-        limit = self._known(lambda of: nvml.nvmlDeviceGetEnforcedPowerLimit(of) // 1000)
+        # What the owner set; what is enforced follows the load where a laptop has Dynamic Boost.
+        limit = self._known(lambda of: nvml.nvmlDeviceGetPowerManagementLimit(of) // 1000)
         return Reading(
             utilisation=usage,
             memory_used_bytes=None if memory is None else int(memory.used),
