@@ -30,12 +30,14 @@ class FakeCuda:
 
     cudaStreamNonBlocking = 1
     cudaHostAllocDefault = 0
+    cudaDeviceScheduleBlockingSync = 4
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
     cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)
 
     def __init__(self, memory_bytes: int = 1 << 30) -> None:
         self.memory_bytes = memory_bytes
         self.is_integrated = False
+        self.flags = 0
         self.device: dict[int, Any] = {}
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, list[Work]] = {}
@@ -67,6 +69,10 @@ class FakeCuda:
         return Error.cudaSuccess, self.memory_bytes - self.used_bytes(), self.memory_bytes
 
     def cudaSetDevice(self, device: int) -> tuple[Error]:
+        return (Error.cudaSuccess,)
+
+    def cudaSetDeviceFlags(self, flags: int) -> tuple[Error]:
+        self.flags = flags
         return (Error.cudaSuccess,)
 
     def cudaGetErrorName(self, error: Error) -> tuple[Error, bytes]:

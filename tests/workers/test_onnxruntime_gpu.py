@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from tests.workers import onnx_models
+from tests.workers.fake_cuda import FakeCuda
 from workers.device_options import DeviceOptions, cuda_name, expose_gpu, openvino_name
 from workers.runtimes import onnxruntime_gpu
 from workers.runtimes.base import DeviceError, DeviceSpec, ModelLoadError, RunError
+from workers.runtimes.cuda import Cuda
 from workers.runtimes.onnxruntime_gpu import (
     BoundSession,
     OnnxRuntimeCuda,
@@ -125,8 +127,11 @@ def test_tensorrts_provider_gets_one_profile_caches_and_cuda_for_the_rest(add, l
 
 
 @pytest.mark.parametrize("runtime", [OnnxRuntimeCuda(), OnnxRuntimeTensorRt()])
-def test_a_session_that_would_compute_on_the_cpu_is_refused(add, load, tmp_path, runtime):
+def test_a_session_that_would_compute_on_the_cpu_is_refused(
+    add, load, tmp_path, runtime, monkeypatch
+):
     """Without a GPU the library would quietly take the CPU; with the provider's options on."""
+    monkeypatch.setattr(onnxruntime_gpu, "Cuda", lambda: Cuda(FakeCuda()))
     if runtime.missing() is None and runtime.unreachable(GPU) is None:
         pytest.skip("there is a GPU, on which it would load")
     add("relu", onnx_models.relu())
@@ -231,7 +236,9 @@ def test_a_box_without_the_library_says_so_first(monkeypatch):
 
 @pytest.fixture
 def on_the_cpu(monkeypatch):
-    """The provider is the CPU's: the rest of loading runs as it does on a GPU."""
+    """The provider is the CPU's: the rest of loading runs as it does on a GPU, which it gives."""
+    card = FakeCuda()
+    monkeypatch.setattr(onnxruntime_gpu, "Cuda", lambda: Cuda(card))
     for runtime in (OnnxRuntimeCuda, OnnxRuntimeTensorRt):
         monkeypatch.setattr(runtime, "provider", "CPUExecutionProvider")
         monkeypatch.setattr(runtime, "providers", lambda *_: ["CPUExecutionProvider"])
@@ -240,6 +247,7 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(onnxruntime_gpu, "_preload_libraries", lambda: " (preloaded)")
     bound = partial(onnxruntime_gpu.BoundSession, memory="cpu")
     monkeypatch.setattr(onnxruntime_gpu, "BoundSession", bound)
+    return card
 
 
 def test_a_load_on_a_gpu_gives_a_bound_session(add, load, tmp_path, on_the_cpu):
@@ -253,6 +261,7 @@ def test_a_load_on_a_gpu_gives_a_bound_session(add, load, tmp_path, on_the_cpu):
 
     assert told == ["building engines"]
     assert isinstance(session, BoundSession)
+    assert on_the_cpu.flags == FakeCuda.cudaDeviceScheduleBlockingSync
     x = np.array([[-1, 2, 3]], np.float32)
     np.testing.assert_array_equal(session.run({"x": x})["y"], np.maximum(x, 0))
     session.close()

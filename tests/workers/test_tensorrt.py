@@ -318,6 +318,14 @@ def test_each_batch_size_is_captured_once_and_launched_from_then_on(add, load, g
     assert gpu.launches == 7
 
 
+def test_a_thread_that_waits_for_the_gpu_sleeps(add, load, gpu, open_session):
+    add("relu", onnx_models.relu())
+
+    open_session(load("relu"))
+
+    assert gpu.flags == FakeCuda.cudaDeviceScheduleBlockingSync
+
+
 def test_what_cannot_be_captured_is_enqueued(add, load, gpu, open_session, monkeypatch):
     add("relu", onnx_models.relu())
     monkeypatch.setattr(

@@ -116,6 +116,14 @@ class Cuda:
             return str(error) if error.name in _FINAL else None
         return None
 
+    def sleep_while_waiting(self) -> None:
+        """Let the threads of this process sleep while they wait for the GPU.
+
+        By default CUDA keeps their cores busy (cudaDeviceScheduleAuto), on which other devices'
+        batches run. Libraries share the process's context, so it holds for all of them.
+        """
+        self._call("cudaSetDeviceFlags", self._api.cudaDeviceScheduleBlockingSync)
+
     def create_stream(self) -> Any:
         """Create a stream that does not synchronise with the default one."""
         self._call("cudaSetDevice", CUDA_DEVICE)

@@ -25,7 +25,7 @@ from workers.runtimes.base import (
     refuse_text,
     shape_of,
 )
-from workers.runtimes.cuda import gpu_fault, gpu_identity, gpu_loss
+from workers.runtimes.cuda import Cuda, gpu_fault, gpu_identity, gpu_loss
 from workers.runtimes.onnxruntime import (
     CPU_PROVIDER,
     OnnxRuntime,
@@ -111,6 +111,7 @@ class OnnxRuntimeCuda:
         entry = "record_ep_graph_assignment_info" if tells else "disable_cpu_ep_fallback"
         options.add_session_config_entry(f"session.{entry}", "1")
         providers = self.providers(model, variant, device, cache_dir)
+        Cuda().sleep_while_waiting()
         said = _preload_libraries()
         try:
             session = open_session(variant.path, options, providers)

@@ -98,8 +98,10 @@ class TensorRt:
         profiles = plan_profiles(model, variant, model.max_batch)
         max_batch = 1 if variant.fixed_batch else model.max_batch
         _require_room(path, _free_bytes(), device)
+        cuda = Cuda()
+        cuda.sleep_while_waiting()
         engine = open_engine(tensorrt, path.read_bytes())
-        return TensorRtSession(tensorrt, Cuda(), engine, model, profiles, max_batch)
+        return TensorRtSession(tensorrt, cuda, engine, model, profiles, max_batch)
 
 
 def _free_bytes() -> int:
