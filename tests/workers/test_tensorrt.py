@@ -572,10 +572,41 @@ def test_a_dtype_that_tensorrt_lacks_is_a_load_error(add, load, gpu, here, tmp_p
         TensorRt().load(model, model.variants[0], GPU, tmp_path)
 
 
-def test_a_full_gpu_is_an_error_with_cudas_words(add, load, gpu, open_session):
+@pytest.mark.parametrize("full", ["memory", "contexts"])
+def test_a_full_gpu_gives_a_new_shape_the_memory_of_those_used_least_recently(
+    add, load, gpu, open_session, monkeypatch, full
+):
     add("relu", onnx_models.relu(width=1000))
     session = open_session(load("relu"))
-    session.run({"x": np.ones((1, 1000), np.float32)})
+
+    def works_for(batch):
+        x = np.full((batch, 1000), -1, np.float32)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], np.zeros((batch, 1000)))
+
+    for batch in (1, 2, 3, 1):
+        works_for(batch)
+    if full == "memory":
+        gpu.memory_bytes = gpu.used_bytes() + 20_000
+    else:
+        make = fake_tensorrt.ICudaEngine.create_execution_context
+        monkeypatch.setattr(
+            fake_tensorrt.ICudaEngine,
+            "create_execution_context",
+            lambda engine, strategy: None if len(session._lanes) > 1 else make(engine, strategy),
+        )
+    works_for(4)
+
+    kept = [batch for ((batch, _),) in session._lanes]
+    assert kept == ([3, 1, 4] if full == "memory" else [1, 4])
+    assert len(gpu.live_graphs) == len(kept)
+    works_for(2)
+
+
+def test_a_gpu_that_is_full_of_other_things_is_an_error_with_cudas_words(
+    add, load, gpu, open_session
+):
+    add("relu", onnx_models.relu(width=1000))
+    session = open_session(load("relu"))
     before = dict(gpu.device)
     gpu.memory_bytes = gpu.used_bytes() + 5000
 

@@ -38,6 +38,11 @@ class CudaError(RuntimeError):
         super().__init__(message)
         self.name = name
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no more memory."""
+        return self.name == "cudaErrorMemoryAllocation"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuIdentity:

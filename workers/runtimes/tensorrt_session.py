@@ -24,6 +24,10 @@ _MAX_LANES = 16
 Shapes = tuple[tuple[int, ...], ...]
 
 
+class _FullError(RunError):
+    """TensorRT has no room for another execution context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """An engine with the objects that must outlive it, and the errors that its logger got."""
@@ -164,13 +168,28 @@ class TensorRtSession:
     def _lane(self, shapes: Shapes) -> _Lane:
         lane = self._lanes.get(shapes)
         if lane is None:
-            lane = self._open_lane(dict(zip(self._names, shapes, strict=True)))
-            self._lanes[shapes] = lane
+            lane = self._lanes[shapes] = self._open_in_room(shapes)
             if len(self._lanes) > _MAX_LANES:
-                _, oldest = self._lanes.popitem(last=False)
-                self._close_lane(oldest)
+                self._close_oldest()
         self._lanes.move_to_end(shapes)
         return lane
+
+    def _open_in_room(self, shapes: Shapes) -> _Lane:
+        """Open a lane, on a full GPU in place of those that were used least recently."""
+        while True:
+            try:
+                return self._open_lane(dict(zip(self._names, shapes, strict=True)))
+            except CudaError as error:
+                if not error.is_full or not self._lanes:
+                    raise
+            except _FullError:
+                if not self._lanes:
+                    raise
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        _, oldest = self._lanes.popitem(last=False)
+        self._close_lane(oldest)
 
     def _open_lane(self, shapes: dict[str, tuple[int, ...]]) -> _Lane:
         if self._engine is None:
@@ -213,7 +232,8 @@ class TensorRtSession:
         strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
         context = engine.create_execution_context(strategy)
         if context is None:
-            raise self._refusal("tensorrt has no room for another execution context")
+            said = self._refusal("tensorrt has no room for another execution context")
+            raise _FullError(str(said))
         context.set_device_memory(self._scratch, self._scratch_bytes)
         if not context.set_optimization_profile_async(profile, int(self._stream)):
             raise self._refusal(f"tensorrt does not take its profile {profile}")
