@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -78,7 +79,7 @@ def _intel_accelerator(kind: str, number: str, name: str) -> Accelerator:
 def nvidia_gpus(nvml: Any = None) -> Found:
     """The GPUs that NVIDIA's driver reports; empty where there is no driver.
 
-    A partitioned GPU is replaced by its MIG instances.
+    A partitioned GPU is replaced by its MIG instances. What CUDA_VISIBLE_DEVICES hides is left out.
 
     Args:
         nvml: The module `pynvml`, or a stand-in with the same calls.
@@ -100,7 +101,12 @@ def nvidia_gpus(nvml: Any = None) -> Found:
         for index in range(int(nvml.nvmlDeviceGetCount())):
             try:
                 card = nvml.nvmlDeviceGetHandleByIndex(index)
-                gpus += [_nvidia_gpu(nvml, *found, driver) for found in _instances(nvml, card)]
+                found = [_nvidia_gpu(nvml, *pair, driver) for pair in _instances(nvml, card)]
+                for gpu in found:
+                    if is_shown(str(index), _uuid(nvml, card), gpu.uuid):
+                        gpus.append(gpu)
+                    else:
+                        notes.append(f"CUDA_VISIBLE_DEVICES leaves out GPU {index}: {gpu.name}")
             except nvml.NVMLError as error:  # for example one that fell off the bus
                 notes.append(f"NVIDIA's driver could not describe GPU {index}: {error}")
     except nvml.NVMLError as error:
@@ -108,6 +114,21 @@ def nvidia_gpus(nvml: Any = None) -> Found:
     finally:
         nvml.nvmlShutdown()
     return Found(tuple(gpus), tuple(notes))
+
+
+def is_shown(number: str, *uuids: str | None) -> bool:
+    """Whether this process's CUDA_VISIBLE_DEVICES names a GPU, or is not set.
+
+    Args:
+        number: The GPU's number, as `nvidia-smi` counts.
+        uuids: Its UUID, and that of its MIG instance; the beginning of one is enough.
+    """
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return True
+    shown = [name.strip() for name in names.split(",")]
+    prefixes = tuple(name for name in shown if name.startswith(("GPU-", "MIG-")))
+    return number in shown or any(uuid is not None and uuid.startswith(prefixes) for uuid in uuids)
 
 
 def _instances(nvml: Any, card: Any) -> list[tuple[Any, Any]]:

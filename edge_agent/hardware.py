@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from edge_agent.accelerators import Accelerator, Found, nvidia_gpus, openvino_devices
+from edge_agent.accelerators import Accelerator, Found, is_shown, nvidia_gpus, openvino_devices
 from edge_agent.processors import Cpu, probe_cpu
 from scheduler.config.devices import DeviceConfig
 from workers.memory import total_bytes
@@ -92,7 +92,7 @@ def probe(
     tegra = probe_tegra(root)
     intel, found = openvino(), nvidia()
     gpus = found.accelerators
-    if tegra is not None and not gpus:
+    if tegra is not None and not gpus and is_shown("0"):
         gpus = (_tegra_gpu(tegra),)
     runtimes = cuda()
     if runtimes:

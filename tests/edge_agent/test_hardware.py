@@ -79,6 +79,11 @@ def orin_nano(tmp_path):
     return write_tree(tmp_path, files)
 
 
+@pytest.fixture(autouse=True)
+def _all_gpus(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 @pytest.fixture
 def intel_box(tmp_path):
     siblings = ["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"]
@@ -378,6 +383,36 @@ def test_each_mig_instance_is_a_device_of_its_own():
         ("NVIDIA A100 MIG 1", "MIG-5f2c of A100 MIG 1", "8.0"),
     ]
     assert nvml.shut_down
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ("", []),
+        ("-1", []),
+        ("0", ["A2"]),
+        (" 1 ", ["A100 MIG 0", "A100 MIG 1"]),
+        ("MIG-5f2c of A100 MIG 1,GPU-5f2c of A2", ["A2", "A100 MIG 1"]),
+        ("GPU-5f2c of A1", ["A100 MIG 0", "A100 MIG 1"]),
+        ("G", []),
+    ],
+)
+def test_a_gpu_that_cuda_visible_devices_does_not_name_is_left_out(monkeypatch, named, expected):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+
+    found = nvidia_gpus(Nvml())
+
+    assert [gpu.name for gpu in found.accelerators] == [f"NVIDIA {name}" for name in expected]
+    assert len(found.notes) == 3 - len(expected)
+    if "A2" not in expected:
+        assert found.notes[0] == "CUDA_VISIBLE_DEVICES leaves out GPU 0: NVIDIA A2"
+
+
+@pytest.mark.parametrize(("named", "there"), [("", False), ("0", True), ("0,1", True)])
+def test_a_jetsons_gpu_can_be_left_out_too(monkeypatch, orin_nano, named, there):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+
+    assert bool(probe_tree(orin_nano).accelerators) == there
 
 
 def test_nvmls_names_are_those_of_the_module():
