@@ -18,6 +18,9 @@ ATTEMPTS = "attempts"
 MAX_DEATHS = 3
 """Fewer deaths in the same attempt may be chance, such as a box that was switched off."""
 
+_SERVING = "-serving"
+"""The end of the name of the record of deaths that came while requests were served."""
+
 FORGET_AFTER_S = 3600.0
 """Seconds after the latest death until the attempt is made again."""
 
@@ -33,14 +36,15 @@ class CrashGuard:
 
     def verdict(self, key: str) -> str | None:
         """Why an attempt must not be made now, or None."""
-        deaths = self._deaths(key)
-        if deaths < MAX_DEATHS:
-            return None
-        return (
-            f"the worker died {deaths} times while trying it; it is tried again at the "
-            f"first start an hour or more after the last death, or once {self._directory / key} is "
-            "deleted"
-        )
+        for name, what in (key, "trying"), (f"{key}{_SERVING}", "serving"):
+            deaths = self._deaths(name)
+            if deaths >= MAX_DEATHS:
+                return (
+                    f"the worker died {deaths} times while {what} it; it is tried again at the "
+                    "first start an hour or more after the last death, or once "
+                    f"{self._directory / name} is deleted"
+                )
+        return None
 
     @contextlib.contextmanager
     def watch(self, key: str) -> Iterator[None]:
@@ -49,15 +53,26 @@ class CrashGuard:
         Args:
             key: Names the attempt; valid as a file name.
         """
-        path = self._directory / key
-        # A full or read-only disk must not stop serving.
-        with contextlib.suppress(OSError):
-            path.write_text(f"{self._deaths(key) + 1} {os.getpid()}", encoding="ascii")
+        self._record(key)
         try:
             yield
         finally:
             with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+                (self._directory / key).unlink(missing_ok=True)
+
+    def count(self, key: str) -> None:
+        """Count a death that comes now, unless `watch` counts it.
+
+        Attempts that succeed do not clear it: what serves requests was prepared successfully.
+        """
+        if not (self._directory / key).exists():
+            self._record(f"{key}{_SERVING}")
+
+    def _record(self, name: str) -> None:
+        # A full or read-only disk must not stop serving.
+        with contextlib.suppress(OSError):
+            text = f"{self._deaths(name) + 1} {os.getpid()}"
+            (self._directory / name).write_text(text, encoding="ascii")
 
     def _deaths(self, key: str) -> int:
         path = self._directory / key

@@ -411,16 +411,17 @@ class DeviceHost:
     ) -> Surroundings:
         # Its own probe, because rates are computed over the time since the previous read.
         meter = probe_for(self.spec, root)
+        guard = CrashGuard(state_dir / ATTEMPTS)
         return Surroundings(
             ProfileStore(state_dir / "profiles", self._report_store),
-            CrashGuard(state_dir / ATTEMPTS),
+            guard,
             CompiledCache(state_dir / "compiled"),
             self._watch,
             max_batch,
             effort,
             lambda: meter.read().energy_j,
             root,
-            LostDevice(lambda reason: self.tell_end(reason)),
+            LostDevice(lambda reason: self.tell_end(reason), guard),
         )
 
     def _report_store(self, reason: str) -> None:

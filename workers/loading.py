@@ -163,15 +163,15 @@ class Loader:
         try:
             session = runtime.load(case.model, case.variant, self.device, folder)
         except ModelLoadError as error:
-            self.around.lost.end_if_lost(runtime)
+            self.around.lost.end_if_lost(runtime, self.attempt(runtime, case))
             self.report(case, runtime.name, name_shortage(case.variant.path, str(error)))
         except Exception as error:  # a library's failure with one model must not lose the others
-            self.around.lost.end_if_lost(runtime)
+            self.around.lost.end_if_lost(runtime, self.attempt(runtime, case))
             reason = f"failed to load: {spell(error)}"
             self.report(case, runtime.name, name_shortage(case.variant.path, reason))
         else:
             self._seal(runtime, case, folder)
-            return self.around.lost.watched(session, runtime)
+            return self.around.lost.watched(session, runtime, self.attempt(runtime, case))
         return None
 
     def must_build(self, runtime: Runtime, case: Case) -> bool:
@@ -195,7 +195,7 @@ class Loader:
                 try:
                     runtime.build(case.model, case.variant, self.device, folder, tell)
                 except Exception:
-                    self.around.lost.end_if_lost(runtime)
+                    self.around.lost.end_if_lost(runtime, self.attempt(runtime, case))
                     raise
         except Exception as error:  # as in open
             self.report(case, runtime.name, f"failed to build: {spell(error)}")

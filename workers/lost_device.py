@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+from workers.crash_guard import CrashGuard
 from workers.runtimes.base import Losable, Runtime, Session
 from workers.tensors import Array
 
@@ -18,25 +19,27 @@ def print_end(reason: str) -> None:
 class LostDevice:
     """Ends this process once its device is lost to it; the next process starts afresh."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        """Call `tell` with the reason before the process ends."""
+    def __init__(self, tell: Callable[[str], None], guard: CrashGuard) -> None:
+        """Call `tell` with the reason before the process ends, and let the guard count it."""
         self._tell = tell
+        self._guard = guard
 
-    def end_if_lost(self, runtime: Runtime) -> None:
-        """Call this after a failure, within the attempt that the crash guard counts."""
+    def end_if_lost(self, runtime: Runtime, attempt: str) -> None:
+        """Call this after a failure of what the guard knows by the key `attempt`."""
         reason = runtime.lost() if isinstance(runtime, Losable) else None
         if reason is None:
             return
         try:
+            self._guard.count(attempt)
             self._tell(f"{runtime.name} can no longer use the device in this process: {reason}")
         finally:
             os._exit(1)
 
-    def watched(self, session: Session, runtime: Runtime) -> Session:
-        """The session, with a look at the device after each run that fails."""
+    def watched(self, session: Session, runtime: Runtime, attempt: str) -> Session:
+        """The session, with `end_if_lost` after each run that fails."""
         if not isinstance(runtime, Losable):
             return session
-        return _Watched(session, lambda: self.end_if_lost(runtime))
+        return _Watched(session, lambda: self.end_if_lost(runtime, attempt))
 
 
 class _Watched:

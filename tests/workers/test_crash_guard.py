@@ -39,6 +39,24 @@ def test_what_the_process_keeps_dying_of_is_not_tried_again(guard, tmp_path):
     assert str(tmp_path / "model") in verdict
 
 
+def test_deaths_while_serving_count_although_attempts_succeed_in_between(guard, tmp_path):
+    for _ in range(2):
+        guard.count("model")
+        with guard.watch("model"):
+            pass
+    assert guard.verdict("model") is None
+    guard.count("model")
+    assert "died 3 times while serving it" in guard.verdict("model")
+    assert str(tmp_path / "model-serving") in guard.verdict("model")
+    assert guard.verdict("other") is None
+
+
+def test_a_death_within_an_attempt_counts_once(guard, tmp_path):
+    with guard.watch("model"):
+        guard.count("model")
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
 def test_an_attempt_that_ends_clears_its_deaths(guard, tmp_path):
     die(tmp_path)
     die(tmp_path)

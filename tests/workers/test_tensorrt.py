@@ -20,6 +20,7 @@ import pytest
 from tests.workers import fake_tensorrt, onnx_models
 from tests.workers.conftest import QUICK
 from tests.workers.fake_cuda import Error, FakeCuda
+from workers.crash_guard import ATTEMPTS
 from workers.device_host import DeviceHost
 from workers.runtimes import RUNTIMES, tensorrt_build
 from workers.runtimes import tensorrt as trt_runtime
@@ -786,28 +787,37 @@ def test_an_answer_that_is_off_from_the_cpus_is_refused_with_its_numbers(
     host.close()
 
 
+class Ended(BaseException):
+    """The end of the process."""
+
+
 class TestAfterAnIllegalAccess:
     """ "Any further CUDA work will return the same error", says CUDA of such an error."""
 
     @pytest.fixture
-    def breaks(self, gpu, monkeypatch):
-        """Makes the GPU unusable for the process, whose end is an exception here."""
-
-        class Ended(BaseException):
-            pass
+    def deaths(self, tmp_path, monkeypatch):
+        """The guard's records at each end of the process, which is an exception here."""
+        found: list[list[str]] = []
 
         def end(status):
+            records = (tmp_path / "state" / ATTEMPTS).iterdir()
+            found.append(["serving" if "-serving" in path.name else "trying" for path in records])
             raise Ended(status)
+
+        monkeypatch.setattr("workers.lost_device.os._exit", end)
+        return found
+
+    @pytest.fixture
+    def breaks(self, gpu, monkeypatch, deaths):
+        """Makes the GPU unusable for the process."""
 
         def fails(*_):
             return (Error.cudaErrorIllegalAddress,)
 
-        def breaks():
+        def breaks(patch=monkeypatch):
             for call in ("cudaStreamSynchronize", "cudaMalloc", "cudaMemGetInfo"):
-                monkeypatch.setattr(gpu, call, fails)
-            return Ended
+                patch.setattr(gpu, call, fails)
 
-        monkeypatch.setattr("workers.lost_device.os._exit", end)
         return breaks
 
     def test_a_worker_ends_and_says_why_rather_than_fail_all_requests(
@@ -819,8 +829,9 @@ class TestAfterAnIllegalAccess:
         told: list[str] = []
         host.tell_end = told.append
         x = {"x": np.ones(3, np.float32)}
+        breaks()
 
-        with pytest.raises(breaks()):
+        with pytest.raises(Ended):
             host.run("relu", "1", [x, x])
 
         (reason,) = told
@@ -828,16 +839,54 @@ class TestAfterAnIllegalAccess:
         assert "cudaErrorIllegalAddress" in reason
 
     def test_it_ends_within_the_attempt_that_broke_it(
-        self, add, root, gpu, here, tmp_path, breaks, capsys
+        self, add, root, gpu, here, tmp_path, breaks, deaths, capsys
     ):
         add("relu", onnx_models.relu())
         host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+        breaks()
 
-        with pytest.raises(breaks()):
+        with pytest.raises(Ended):
             list(host.prepare())
 
         assert "can no longer use the device" in capsys.readouterr().err
         assert host.problems == []
+        assert deaths == [["trying"]]
+
+    @pytest.mark.parametrize("step", ["build", "load"])
+    def test_it_ends_also_if_the_library_says_no_more_than_that_it_failed(
+        self, add, root, gpu, here, tmp_path, breaks, deaths, monkeypatch, step
+    ):
+        def fails(*_):
+            breaks()
+            raise ModelLoadError("it failed")
+
+        monkeypatch.setattr(TensorRt, step, fails)
+        add("relu", onnx_models.relu())
+        host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+
+        with pytest.raises(Ended):
+            list(host.prepare())
+
+        assert deaths == [["trying"]]
+
+    def test_what_breaks_it_again_and_again_while_it_serves_is_left_out(
+        self, add, root, gpu, here, tmp_path, breaks, deaths, monkeypatch
+    ):
+        add("relu", onnx_models.relu())
+        x = {"x": np.ones(3, np.float32)}
+        for _ in range(3):
+            host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+            assert len(list(host.prepare())) == 1
+            with monkeypatch.context() as patch:
+                breaks(patch)
+                with pytest.raises(Ended):
+                    host.run("relu", "1", [x])
+
+        host = DeviceHost(GPU, root, tmp_path / "state", 4, QUICK)
+
+        assert list(host.prepare()) == []
+        assert "died 3 times while serving it" in host.problems[-1].reason
+        assert deaths == [["serving"]] * 3
 
     def test_a_failure_of_one_run_ends_nothing(self, add, root, gpu, here, tmp_path, monkeypatch):
         add("relu", onnx_models.relu())
