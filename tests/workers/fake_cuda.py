@@ -42,6 +42,7 @@ class FakeCuda:
         self.pinned: dict[int, Any] = {}
         self.streams: dict[int, list[Work]] = {}
         self.capturing: dict[int, list[Work]] = {}
+        self.recorded: dict[int, list[Work]] = {}
         self.graphs: list[list[Work]] = []
         self.live_graphs: set[int] = set()
         self.launches = 0
@@ -136,7 +137,9 @@ class FakeCuda:
         return (Error.cudaSuccess,)
 
     def cudaStreamEndCapture(self, stream: int) -> tuple[Error, Any]:
-        return Error.cudaSuccess, self.capturing.pop(stream)
+        graph = self.capturing.pop(stream)
+        self.recorded[id(graph)] = graph
+        return Error.cudaSuccess, graph
 
     def cudaGraphInstantiate(self, graph: list[Work], flags: int) -> tuple[Error, int]:
         self.graphs.append(graph)
@@ -144,6 +147,7 @@ class FakeCuda:
         return Error.cudaSuccess, len(self.graphs) - 1
 
     def cudaGraphDestroy(self, graph: list[Work]) -> tuple[Error]:
+        del self.recorded[id(graph)]
         return (Error.cudaSuccess,)
 
     def cudaGraphExecDestroy(self, graph: int) -> tuple[Error]:

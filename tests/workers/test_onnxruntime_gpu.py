@@ -22,6 +22,7 @@ from workers.runtimes.onnxruntime_gpu import (
     _preload_libraries,
     cuda_options,
 )
+from workers.runtimes.tensorrt import TensorRt
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -232,6 +233,17 @@ def test_what_a_profile_depends_on_is_named(monkeypatch):
 def test_a_box_without_the_library_says_so_first(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "onnxruntime cannot be imported" in (OnnxRuntimeCuda().missing() or "")
+
+
+@pytest.mark.parametrize("runtime", [OnnxRuntimeCuda(), TensorRt()])
+def test_a_library_for_another_numpy_says_so_on_one_line(monkeypatch, tmp_path, runtime):
+    for name in ("onnxruntime", "tensorrt"):
+        text = "A module that was compiled using NumPy 1.x\\ncannot be run in NumPy 2"
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('{text}')")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert "using NumPy 1.x cannot be run in NumPy 2); " in (runtime.missing() or "")
 
 
 @pytest.fixture

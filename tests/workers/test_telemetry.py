@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.clock import Clock
+from workers import telemetry
 from workers.device_watch import DeviceWatch, state_of
 from workers.kernel_files import number_of
 from workers.runtimes.base import DeviceSpec
@@ -240,7 +241,7 @@ def test_an_agx_orin_has_no_rail_for_all_of_it(orin_agx):
     assert reading.power_mode == "pmode:0003"
 
 
-def test_a_thors_gpu_has_its_load_in_nvml_and_its_clock_under_another_name(tmp_path):
+def test_a_thors_gpu_has_its_load_in_nvml_and_its_clock_under_another_name(tmp_path, monkeypatch):
     """As on an AGX Thor with JetPack 7.2, where NVML answers and there is no `load`."""
     write(
         tmp_path,
@@ -255,7 +256,11 @@ def test_a_thors_gpu_has_its_load_in_nvml_and_its_clock_under_another_name(tmp_p
 
     assert (reading.utilisation, reading.clock_hz) == (0.97, 1_575_000_000)
     assert TegraGpuProbe(tmp_path).read().utilisation is None
-    assert isinstance(probe_for(GPU, tmp_path), TegraGpuProbe)
+
+    assert probe_for(GPU, tmp_path).read().utilisation is None  # no driver here
+    answers = SimpleNamespace(read=lambda: Reading(utilisation=0.5))
+    monkeypatch.setattr(telemetry, "nvml_probe", lambda device: answers)
+    assert probe_for(GPU, tmp_path).read().utilisation == 0.5
 
 
 def test_an_intel_boxs_cpu_and_the_wrap_of_its_energy_counter(intel_box):

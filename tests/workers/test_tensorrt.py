@@ -37,6 +37,7 @@ from workers.runtimes.shape_plan import (
 )
 from workers.runtimes.tensorrt import TensorRt
 from workers.runtimes.tensorrt_build import BuildError, BuildRequest, build_apart, build_engine
+from workers.runtimes.tensorrt_log import register_plugins
 from workers.runtimes.tensorrt_session import open_engine
 
 GPU = DeviceSpec("gpu:0", "gpu", runtimes=("tensorrt",))
@@ -90,6 +91,7 @@ def open_session(gpu, here, tmp_path):
     assert gpu.device == {}
     assert gpu.pinned == {}
     assert gpu.streams == {}
+    assert gpu.recorded == {}
     assert gpu.live_graphs == set()
 
 
@@ -384,7 +386,7 @@ def test_an_engine_that_refuses_to_be_captured_leaves_no_graph_and_is_enqueued(
     monkeypatch.setattr(fake_tensorrt.IExecutionContext, "execute_async_v3", only_outside)
     x = np.full((2, 3), -1, np.float32)
     np.testing.assert_array_equal(open_session(load("relu")).run({"x": x})["y"], np.zeros((2, 3)))
-    assert (gpu.capturing, gpu.graphs, gpu.launches) == ({}, [], 0)
+    assert (gpu.capturing, gpu.recorded, gpu.graphs, gpu.launches) == ({}, {}, [], 0)
 
 
 def test_a_refusal_has_the_reason_that_the_logger_got_and_errors_do_not_pile_up(
@@ -649,6 +651,19 @@ def test_a_jetsons_gpu_gets_the_memory_that_holds_cached_files(
     monkeypatch.setattr(trt_runtime, "available_bytes", lambda root: 10_000)
     with pytest.raises(ModelLoadError, match=r"too large for the GPU.s memory"):
         TensorRt().load(model, model.variants[0], GPU, tmp_path)
+
+
+def test_plugins_are_registered_once_before_an_engine_is_read(add, load, gpu, here, tmp_path):
+    add("relu", onnx_models.relu())
+    model = load("relu")
+    TensorRt().build(model, model.variants[0], GPU, tmp_path, lambda text: None)
+    register_plugins.cache_clear()  # as in the process that reads what another one has built
+    fake_tensorrt.REGISTERED.clear()
+
+    for _ in range(2):
+        TensorRt().load(model, model.variants[0], GPU, tmp_path).close()
+
+    assert len(fake_tensorrt.REGISTERED) == 1
 
 
 def test_an_engine_that_is_damaged_is_a_load_error(gpu):
