@@ -219,6 +219,22 @@ def flattened() -> onnx.ModelProto:
     return model(nodes, *ends, [constant("first", np.array([0])), constant("rest", np.array([-1]))])
 
 
+def turned() -> onnx.ModelProto:
+    """The input, given its own shape again after that was turned about, as pads of PyTorch are."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Reshape", ["shape", "column"], ["rows"]),
+        helper.make_node("Transpose", ["rows"], ["columns"]),
+        helper.make_node("Neg", ["columns"], ["less"]),
+        helper.make_node("Abs", ["less"], ["more"]),
+        helper.make_node("Reshape", ["more", "flat"], ["same"]),
+        helper.make_node("Reshape", ["x", "same"], ["y"]),
+    ]
+    ends = [tensor("x", "float32", ["N", 6])], [tensor("y", "float32", ["N", 6])]
+    shapes = constant("column", np.array([-1, 1])), constant("flat", np.array([-1]))
+    return model(nodes, *ends, shapes)
+
+
 def small_network(dtype: str) -> onnx.ModelProto:
     """Convolution, bias, relu, pooling, a matrix product and a softmax."""
     rng = np.random.default_rng(1)

@@ -291,15 +291,20 @@ def test_a_node_on_the_cpu_is_refused_by_name(add, load, tmp_path, on_the_cpu, m
         OnnxRuntimeCuda().load(model, model.variants[0], GPU, tmp_path)
 
 
-def test_arithmetic_on_shapes_may_be_on_the_cpu(add, load, tmp_path, on_the_cpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("made", "shape"), [(onnx_models.flattened(), (2, 2, 3)), (onnx_models.turned(), (2, 6))]
+)
+def test_arithmetic_on_shapes_may_be_on_the_cpu(
+    add, load, tmp_path, on_the_cpu, monkeypatch, made, shape
+):
     """The nodes that the CUDA provider leaves there, of `x.reshape(len(x), -1)` in PyTorch."""
     monkeypatch.setattr(onnxruntime_gpu, "CPU_PROVIDER", "CPUExecutionProvider")
-    add("flat", onnx_models.flattened())
-    model = load("flat")
+    add("shapes", made)
+    model = load("shapes")
 
     session = OnnxRuntimeCuda().load(model, model.variants[0], GPU, tmp_path)
 
-    x = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
+    x = np.arange(12, dtype=np.float32).reshape(shape)
     np.testing.assert_array_equal(session.run({"x": x})["y"], x.reshape(2, 6))
     session.close()
 

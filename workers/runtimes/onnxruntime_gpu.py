@@ -45,13 +45,17 @@ _MAX_SHAPES = 16
 
 _OF_SHAPES = frozenset(
     (
-        *("Add", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal", "Expand", "Floor"),
-        *("Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod", "Mul", "Not", "Range"),
-        *("ReduceMax", "ReduceMin", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Squeeze"),
-        *("Sub", "Unsqueeze", "Where"),
+        *("Abs", "Add", "And", "Cast", "Ceil", "Concat", "ConstantOfShape", "Div", "Equal"),
+        *("Expand", "Floor", "Gather", "Greater", "GreaterOrEqual", "Identity", "Less"),
+        *("LessOrEqual", "Max", "Min", "Mod", "Mul", "Neg", "Not", "Or", "Range", "ReduceMax"),
+        *("ReduceMin", "ReduceProd", "Reshape", "Shape", "Size", "Slice", "Split", "Squeeze"),
+        *("Sub", "Tile", "Transpose", "Unsqueeze", "Where"),
     )
 )
-"""The operators of which exporters compose arithmetic on shapes."""
+"""The operators of which exporters compose arithmetic on shapes.
+
+CUDA's provider has them for the usual dtypes, so one on the CPU is there by preference.
+"""
 
 
 class OnnxRuntimeCuda:
