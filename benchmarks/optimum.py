@@ -73,13 +73,12 @@ def played(
     policy: str, fleet: Sequence[TargetSpec], arrivals: Sequence[Arrival]
 ) -> tuple[int, list[Dispatch]]:
     """The number of requests that a policy finishes in time, and its batches in starting order."""
-    latency_ns = {
-        (spec.id, offer.model): offer.latency_ns for spec in fleet for offer in spec.offers
-    }
+    offers = {(spec.id, offer.model): offer for spec in fleet for offer in spec.offers}
     runs: list[Dispatch] = []
 
     def service_ns(run: Dispatch, _kind: RequestClass) -> int:
-        return latency_ns[run.target_id, run.model][len(run.request_ids)][0]
+        offer = offers[run.target_id, run.model]
+        return offer.latency_ns[offer.size_for(len(run.request_ids))][0]
 
     def on_run(run: Dispatch, _kind: RequestClass, _begun_ns: int, _done_ns: int) -> None:
         runs.append(run)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.clairvoyant import Annealing
+from benchmarks.optimum import played
 from policies import POLICIES, make_policy
 from replay.bound import Conditions, exact_bound, fluid_bound, whole_bound
 from replay.bound.whole import _search
@@ -432,6 +433,14 @@ def test_a_clairvoyant_search_begins_with_what_it_is_given_and_stays_below_the_b
     assert search.value == 1
     found = search.improve(5_000)
     assert len(in_time("edf", arrivals, MIXED)) <= found <= whole_bound(arrivals, MIXED).value
+
+
+def test_a_schedule_to_begin_with_may_have_batches_between_two_sizes():
+    arrivals = [Arrival(at_ms * MS, A, 40 * MS) for at_ms in (0, 1, 2, 3)]
+    fleet = [target("cpu:0", {"a": {1: (9,), 4: (10,)}})]
+    finished, runs = played("fcfs", fleet, arrivals)
+    assert finished == 4
+    assert [run.request_ids for run in runs] == [(1,), (2, 3, 4)]
 
 
 # -- service times
