@@ -90,5 +90,5 @@ def _cost(bid: Bid, offer: Offer, requests: int, execution_ns: int) -> float:
 
 def _now(batch: Planned) -> Place:
     """A planned batch, or its first requests if fewer do more in the same time."""
-    chosen = tuple(batch.requests[: batch.ladder.largest(len(batch.requests))[1]])
+    chosen = tuple(batch.requests[: batch.bid.largest(batch.ladder, len(batch.requests))[1]])
     return Place(batch.bid.target_id, batch.offer, chosen, "the cheapest that is in time")

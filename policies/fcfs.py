@@ -60,7 +60,7 @@ def _largest(queue: ClassQueue, bid: Bid, ladder: Ladder, start_ns: int) -> tupl
     """The largest batch of the oldest requests that are in time or may be late."""
     room = bisect_left(ladder.sizes, len(queue))
     for at in range(min(room, len(ladder.sizes) - 1), -1, -1):
-        done_ns = start_ns + ladder.latency_ns[at]
+        done_ns = start_ns + bid.takes_ns(ladder, at, len(queue))
         welcome = (r for r in queue.by_age() if r.accept_late or r.deadline_ns >= done_ns)
         batch = tuple(islice(welcome, ladder.sizes[at]))
         if bid.pays(ladder, at, len(batch)):

@@ -87,7 +87,7 @@ class Window:
         for queue, bid in waiting:
             for offer, ladder in bid.ladders():
                 for rung in range(self._planned(queue, ladder), -1, -1):
-                    done_ns = start_ns + ladder.latency_ns[rung]
+                    done_ns = start_ns + bid.takes_ns(ladder, rung, len(queue))
                     batch = queue.first(ladder.sizes[rung], done_ns)
                     if bid.pays(ladder, rung, len(batch)):
                         reason = f"the first window of {len(batch)} that is in time"

@@ -174,8 +174,8 @@ def _largest(
 ) -> list[Request]:
     """The largest batch that includes `head` and keeps it in time."""
     chosen = [head]
-    for at, latency_ns in enumerate(ladder.latency_ns):
-        done_ns = start_ns + latency_ns
+    for at in range(len(ladder.sizes)):
+        done_ns = start_ns + bid.takes_ns(ladder, at, len(alike))
         if done_ns > head.deadline_ns:
             break
         others = [r for r in alike if r is not head and r.deadline_ns >= done_ns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -69,8 +70,8 @@ class Bid:
         return self.target.spec.lane_ns(latency_ns, size * self.item_ns)
 
     def takes_ns(self, ladder: Ladder, at: int, count: int) -> int:
-        """How long so many requests take in a batch of a size of one of `ladders`."""
-        return ladder.latency_ns[at] - (ladder.sizes[at] - count) * self.item_ns
+        """How long so many requests, or those that fit, take in a batch of one of `ladders`."""
+        return ladder.latency_ns[at] - max(0, ladder.sizes[at] - count) * self.item_ns
 
     def pays(self, ladder: Ladder, at: int, count: int) -> bool:
         """Like `Ladder.pays`, for one of `ladders`: on the way, time is taken up as well."""
@@ -80,6 +81,13 @@ class Bid:
             return False
         lane_ns = self.lane_ns(count, self.takes_ns(ladder, at, count))
         return count > self.rate(ladder, at - 1) * lane_ns
+
+    def largest(self, ladder: Ladder, waiting: int) -> tuple[int, int]:
+        """Like `Ladder.largest`, for one of `ladders`."""
+        at = bisect_right(ladder.sizes, waiting)
+        if at < len(ladder.sizes) and self.pays(ladder, at, waiting):
+            return at, waiting
+        return at - 1, ladder.sizes[at - 1]
 
     def rate(self, ladder: Ladder, at: int) -> float:
         """The highest throughput of a lane, with one of `ladders` up to a place in its sizes."""
@@ -357,9 +365,9 @@ class Outlook:
                 continue
             late = [request for request in queue.due(earliest_ns) if request.accept_late]
             if late:
-                size = max(size for size in bid.curves[0].batch_sizes if size <= len(late))
-                batch = tuple(late[:size])
-                return Place(target.spec.id, bid.offers[0], batch, "late, as the caller allows")
+                offer, ladder = next(bid.ladders())
+                batch = tuple(late[: bid.largest(ladder, len(late))[1]])
+                return Place(target.spec.id, offer, batch, "late, as the caller allows")
         return None
 
 

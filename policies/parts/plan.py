@@ -58,14 +58,15 @@ class Planned:
         self.requests.append(request)
         if request.deadline_ns < self.deadline_ns:
             self.deadline_ns = request.deadline_ns
-        start_ns, ladder, rung = self.start_ns, self.ladder, self.rung
-        self.done_ns = start_ns + ladder.latency_ns[rung]
+        bid, start_ns, ladder, rung = self.bid, self.start_ns, self.ladder, self.rung
+        count = len(self.requests)
+        self.done_ns = start_ns + bid.takes_ns(ladder, rung, count)
         free_ns = start_ns + self.median.latency_ns[rung]
-        if len(self.requests) == ladder.sizes[rung]:
+        if count == ladder.sizes[rung]:
             rung = self.rung = rung + 1
         next_ns = NEVER_NS
         if rung < len(ladder.sizes):
-            next_ns = start_ns + ladder.latency_ns[rung]
+            next_ns = start_ns + bid.takes_ns(ladder, rung, count + 1)
         self.next_ns = next_ns if next_ns <= self.deadline_ns else NEVER_NS
         return free_ns
 
@@ -75,8 +76,8 @@ class Planned:
         None if that batch would not do more in the same time.
         """
         ladder, size = self.ladder, len(self.requests)
-        rung, larger = ladder.largest(waiting)
-        larger_ns = ladder.latency_ns[rung]
+        rung, larger = self.bid.largest(ladder, waiting)
+        larger_ns = self.bid.takes_ns(ladder, rung, larger)
         if (self.done_ns - self.start_ns) * larger <= larger_ns * size:
             return []
         until_ns = self.start_ns + larger_ns

@@ -140,14 +140,12 @@ def batches(
     for at, size in enumerate(ladder.sizes):
         if at and ladder.sizes[at - 1] >= waiting:
             break
-        latency_ns = ladder.latency_ns[at]
-        batch = queue.first(size, start_ns + latency_ns)
+        batch = queue.first(size, start_ns + bid.takes_ns(ladder, at, waiting))
         count = len(batch)
+        if bid.pays(ladder, at, count):
+            yield batch, bid.takes_ns(ladder, at, count)
         if count < size:
-            if bid.pays(ladder, at, count):
-                yield batch, bid.takes_ns(ladder, at, count)
             break
-        yield batch, latency_ns
 
 
 def in_time(
@@ -156,7 +154,7 @@ def in_time(
     """Like `batches`, of given requests of one class; the largest first."""
     room = bisect_left(ladder.sizes, len(alike))
     for at in range(min(room, len(ladder.sizes) - 1), -1, -1):
-        done_ns = start_ns + ladder.latency_ns[at]
+        done_ns = start_ns + bid.takes_ns(ladder, at, len(alike))
         batch = [r for r in alike if r.deadline_ns >= done_ns][: ladder.sizes[at]]
         if bid.pays(ladder, at, len(batch)):
             yield batch

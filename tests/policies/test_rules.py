@@ -56,6 +56,30 @@ def test_a_size_that_is_not_filled_is_used_if_no_smaller_batch_does_as_much_in_t
             assert len(sent) == together, policy.__name__
 
 
+def test_what_is_sent_far_takes_the_time_of_its_own_bytes_and_not_of_those_of_a_full_batch():
+    """Three take 18.4 ms, 1 of them for the way there and 6 for their bytes; four would take 20.4.
+
+    That tells whether they pay, of two that take 13.2, and whether they are in time at 38.7 ms.
+    """
+    there = offer("a", base_ms=6, item_ms=1.1), offer("x", base_ms=9)
+    far = replace(target("far", *there, slots=1), remote=True, transfer_ns=(MS, 1.0))
+    for due_ms in (99, 38.7):
+        for policy in (Fcfs, Edf, Window, Clockwork, Ect, Cheapest, Goodput):
+            watch = Watch(policy)
+            watch.handle(TargetUp(far), 0)
+            submit(watch, request(1, 99, RequestClass("x")))
+            three = [request(number, due_ms, A, size_bytes=2_000_000) for number in (2, 3, 4)]
+            submit(watch, *three)
+            assert len(next_batch(watch, at_ms=20)[2]) == 3, (policy.__name__, due_ms)
+
+
+def test_what_may_be_late_is_served_in_batches_that_pay():
+    for item_ms, together in ((1.0, 2), (0.95, 3)):
+        watch = busy(Edf, offer("a", base_ms=2, item_ms=item_ms))
+        submit(watch, *(request(number, 12, A, accept_late=True) for number in (2, 3, 4)))
+        assert len(next_batch(watch)[2]) == together
+
+
 def test_fcfs_takes_another_class_when_the_oldest_can_not_be_in_time_here():
     watch = busy(Fcfs, offer("a", base_ms=50), offer("b"))
     watch.handle(TargetUp(target("gpu:0", offer("a"), slots=1)), 0)
