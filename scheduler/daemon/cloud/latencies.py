@@ -114,8 +114,11 @@ class Latencies:
         return bool(self._sizes[1].samples)
 
     def size_for(self, count: int) -> int:
-        """The size that a batch of so many items counts as: the next that is not below."""
-        return min([size for size in self._sizes if size >= count])
+        """The size that a batch of so many items counts as: the next that is not below.
+
+        The largest, if it was sent when the model had larger ones.
+        """
+        return min([size for size in self._sizes if size >= count], default=max(self._sizes))
 
     def observe(self, count: int, latency_ns: int) -> None:
         """Learns from a finished batch of so many items."""
@@ -148,7 +151,9 @@ class Latencies:
             self.observe(1, latency_ns)
 
     def longest_ns(self, size: int) -> int:
-        """The longest recent latency of a batch size, scaled from a smaller size if need be."""
+        """The longest recent latency of so many items, scaled from a smaller size if need be."""
+        if samples := self._sizes[self.size_for(size)].samples:
+            return max(samples)
         for smaller, known in reversed(self._sizes.items()):
             if smaller <= size and known.samples:
                 return max(known.samples) * size // smaller

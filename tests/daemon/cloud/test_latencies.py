@@ -38,6 +38,12 @@ def test_a_batch_between_two_sizes_tells_of_the_larger():
     }  # fmt: skip
 
 
+def test_a_batch_that_was_sent_when_larger_ones_were_allowed_still_tells_something():
+    latencies = measured(1, 2, 4, 8, 9)
+    assert latencies.measured()[8] == [18 * MS] * 3 + [19 * MS] * 3
+    assert latencies.longest_ns(9) == 19 * MS
+
+
 @pytest.mark.parametrize(("refused", "largest"), [(2, 1), (3, 2), (4, 2), (5, 4), (8, 4)])
 def test_only_sizes_below_a_refused_one_are_offered(refused, largest):
     latencies = measured(1, 2, 4, 8)
@@ -72,6 +78,8 @@ def test_an_offer_is_made_anew_when_there_is_a_reason():
 
 def test_how_long_a_batch_may_take_is_told_of_sizes_that_were_not_measured_too():
     assert measured(1).longest_ns(4) == 44 * MS
+    assert measured(1, 4).longest_ns(6) == 21 * MS
+    assert measured(1, 4, 5).longest_ns(6) == 15 * MS, "as five took"
     assert Latencies(MODEL, {}).longest_ns(1) == 0
 
 
