@@ -3,7 +3,8 @@
 Only batch sizes that were measured run. A number of items between two of them is filled up to the
 larger with copies of the last item, whose outputs are thrown away. The first batch of a size that
 never ran takes libraries two to ten times as long as later ones, and a GPU's may choose other
-kernels for it, so its time could not be promised.
+kernels for it, so its time could not be promised. Where items of a batch run side by side, each for
+itself, there are no copies: each would take as much as an item.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 
-from workers.runtimes.base import Retaining, RunError, Serving, Session, spell
+from workers.runtimes.base import Parallel, Retaining, RunError, Serving, Session, spell
 from workers.stacking import stack_items
 from workers.tensors import Array, Item
 
@@ -30,6 +31,7 @@ class ItemRunner:
         self._session = session
         self._serving = session if isinstance(session, Serving) else None
         self._batched = batched
+        self._is_filled_up = not (isinstance(session, Parallel) and session.apart)
 
     def run(self, items: Sequence[Item], size: int) -> list[Item | Exception]:
         """Run items together; if the batch fails, run each alone so that only bad items fail.
@@ -43,7 +45,7 @@ class ItemRunner:
             batch share memory, which no later run writes to.
         """
         if self._batched and len(items) > 1:
-            filling = repeat(items[-1], size - len(items))
+            filling = repeat(items[-1], size - len(items) if self._is_filled_up else 0)
             try:
                 return list(self._run_batch([*items, *filling], self._serve())[: len(items)])
             except Exception:  # run alone below, each bad item reports its own error

@@ -16,6 +16,7 @@ class Doubling:
     """Doubles its input; refuses batches with a negative number in them."""
 
     max_batch = 8
+    apart = False
 
     def __init__(self) -> None:
         self.ran: list[list[float]] = []
@@ -55,3 +56,11 @@ def test_items_of_a_batch_that_fails_run_alone_and_the_copies_do_not():
     assert (numbers(good), numbers(also_good)) == ([2], [6])
     assert str(bad) == "below zero"
     assert session.ran == [[1, -1, 3, 3], [1], [-1], [3]]
+
+
+def test_where_items_run_each_for_itself_no_copies_do():
+    session = Doubling()
+    session.apart = True
+    answers = ItemRunner(session, batched=True).run(items(1, 2, 3), 4)
+    assert [numbers(answer) for answer in answers] == [[2], [4], [6]]
+    assert session.ran == [[1, 2, 3]]

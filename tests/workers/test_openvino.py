@@ -86,6 +86,7 @@ def test_streams_run_items_side_by_side_that_cannot_share_a_batch(start_on, add)
     session = OpenVino().load(model, model.variants[0], device, Path("/nonexistent"))
 
     assert session.max_batch == 3
+    assert session.apart
     x = np.arange(18, dtype=np.float32).reshape(3, 2, 3) - 9
     for count in (3, 1, 2):
         outputs = session.run({"x": x[:count]})

@@ -135,6 +135,16 @@ class Retaining(Protocol):
 
 
 @runtime_checkable
+class Parallel(Protocol):
+    """A session that may run the items of a batch side by side, each for itself."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether it does, so that a batch of any number is of shapes that have run."""
+        ...
+
+
+@runtime_checkable
 class Losable(Protocol):
     """A runtime to which its device can be lost for the rest of the process."""
 

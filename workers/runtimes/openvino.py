@@ -104,7 +104,12 @@ class OpenVino:
 
 
 class OpenVinoSession:
-    """A variant compiled by OpenVINO, with one infer request per stream."""
+    """A variant compiled by OpenVINO, with one infer request per stream.
+
+    Attributes:
+        max_batch: The largest batch.
+        apart: Whether the file cannot take a batch, so that its items run in parallel instead.
+    """
 
     def __init__(
         self, compiled: Any, model: Model, variant: Variant, device: DeviceSpec, max_batch: int
@@ -114,9 +119,8 @@ class OpenVinoSession:
 
         self.max_batch = max_batch
         self._tensor_type = openvino.Tensor
-        # If the file cannot take a batch, its items run in parallel instead.
-        self._apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
-        requests = stream_count(device) if self._apart else 1
+        self.apart = variant.fixed_batch and max_batch > 1 and _takes_one(compiled)
+        requests = stream_count(device) if self.apart else 1
         self._compiled = compiled
         self._requests = [compiled.create_infer_request() for _ in range(requests)]
         self._stateful = variant.stateful
@@ -130,7 +134,7 @@ class OpenVinoSession:
         check_names(inputs, self._names)
         for name in self._narrowed:
             _check_int32(name, inputs[name])
-        if self._apart and (count := len(inputs[self._names[0]])) > 1:
+        if self.apart and (count := len(inputs[self._names[0]])) > 1:
             return self._run_apart(inputs, count)
         request = self._requests[0]
         # The request keeps no reference to a shared array, so this list must.
