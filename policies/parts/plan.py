@@ -58,15 +58,19 @@ class Planned:
         self.requests.append(request)
         if request.deadline_ns < self.deadline_ns:
             self.deadline_ns = request.deadline_ns
-        bid, start_ns, ladder, rung = self.bid, self.start_ns, self.ladder, self.rung
-        count = len(self.requests)
-        self.done_ns = start_ns + bid.takes_ns(ladder, rung, count)
+        start_ns, ladder, rung = self.start_ns, self.ladder, self.rung
+        count, item_ns = len(self.requests), self.bid.item_ns
+        self.done_ns = start_ns + ladder.latency_ns[rung]
+        if item_ns:  # as in `Bid.takes_ns`
+            self.done_ns -= (ladder.sizes[rung] - count) * item_ns
         free_ns = start_ns + self.median.latency_ns[rung]
         if count == ladder.sizes[rung]:
             rung = self.rung = rung + 1
         next_ns = NEVER_NS
         if rung < len(ladder.sizes):
-            next_ns = start_ns + bid.takes_ns(ladder, rung, count + 1)
+            next_ns = start_ns + ladder.latency_ns[rung]
+            if item_ns:
+                next_ns -= (ladder.sizes[rung] - count - 1) * item_ns
         self.next_ns = next_ns if next_ns <= self.deadline_ns else NEVER_NS
         return free_ns
 

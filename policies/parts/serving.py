@@ -140,12 +140,16 @@ def batches(
     for at, size in enumerate(ladder.sizes):
         if at and ladder.sizes[at - 1] >= waiting:
             break
-        batch = queue.first(size, start_ns + bid.takes_ns(ladder, at, waiting))
+        latency_ns = ladder.latency_ns[at]
+        if size > waiting:
+            latency_ns -= (size - waiting) * bid.item_ns
+        batch = queue.first(size, start_ns + latency_ns)
         count = len(batch)
-        if bid.pays(ladder, at, count):
-            yield batch, bid.takes_ns(ladder, at, count)
         if count < size:
+            if bid.pays(ladder, at, count):
+                yield batch, bid.takes_ns(ladder, at, count)
             break
+        yield batch, latency_ns
 
 
 def in_time(
