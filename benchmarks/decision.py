@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from time import perf_counter_ns
@@ -40,8 +41,9 @@ BASE_MS, ITEM_MS = 2.0, 0.5
 FAR_MS, FAR_WIDTH = 20.0, 4
 
 
-def batch_ns(target_id: str, model: str, size: int) -> float:
-    """The time of a batch, without noise."""
+def batch_ns(target_id: str, model: str, count: int) -> float:
+    """The time of a batch of so many requests, without noise."""
+    size = SIZES[bisect_left(SIZES, count)]
     slower = 1 + 0.3 * int(model[-1])
     if target_id not in SPEEDS:
         return FAR_MS * slower * MS

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from bisect import bisect_left
 from collections.abc import Callable
 from math import exp, log
 from pathlib import Path
@@ -43,8 +44,9 @@ COSTS: dict[str, Cost] = {
 """The milliseconds of an item alone, by its number of elements."""
 
 
-def batch_ns(one_ms: float, size: int, rng: random.Random) -> int:
+def batch_ns(one_ms: float, count: int, rng: random.Random) -> int:
     """The time of a batch, in nanoseconds, of items that each take `one_ms` alone."""
+    size = BATCHES[bisect_left(BATCHES, count)]
     return int(one_ms * MS * (0.4 + 0.6 * size) * rng.lognormvariate(0, NOISE))
 
 
